@@ -1,4 +1,4 @@
-"""``stretto data`` against a real gateway on a real bus."""
+"""``stretto data`` against a real gateway on a real bus, and in a real process of the trainer."""
 
 import json
 import uuid
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import yaml
 from installed_gateway import Installed
+from stretto_cli.main import app
+from typer.testing import CliRunner
 
 
 def test_data_are_added_and_closed_from_the_command_line(installed: Installed, tmp_path: Path) -> None:
@@ -21,3 +23,15 @@ def test_data_are_added_and_closed_from_the_command_line(installed: Installed, t
     assert "at least 500" in fewer.stderr
     assert "500 samples in 1 partitions, closed" in installed.stretto("data", "close", name).stdout
     assert installed.stretto("data", "add", name, "day=2", "--samples", "1").exit_code != 0
+
+
+def test_text_is_converted_and_its_columns_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("n,tags\n1,[1 2]\nNULL,[]\n3\n")
+    command = ["data", "convert", str(tmp_path / "a.csv"), "--to", str(tmp_path / "out"), "--lists", "tags"]
+    refused = CliRunner().invoke(app, command)
+    assert refused.exit_code == 2
+    assert "row 4: 1 cells, expected 2" in " ".join(refused.stderr.split())
+    done = CliRunner().invoke(app, [*command, "--bad-rows-max", "1", "--missing", "NULL", "-o", "json"])
+    report = json.loads(done.stdout)
+    assert (report["rows"], report["refused_count"]) == (2, 1)
+    assert [(each["name"], each["missing"]) for each in report["columns"]] == [("n", 1), ("tags", 0)]

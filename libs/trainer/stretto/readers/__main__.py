@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from ..errors import DataError
-from .formats import FORMATS, TextOptions, open_format
+from .formats import open_format
 from .index import Settings, index_of
 from .places import find
 
@@ -16,27 +16,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m stretto.readers", description=__doc__)
     parser.add_argument("data", nargs="+", help="files, folders, globs or URLs")
     parser.add_argument("--index", help="file or URL that keeps the index, for Arrow(…, index=)")
-    parser.add_argument("--format", choices=FORMATS, help="where the names do not state it")
     given = parser.parse_args()
-    text = TextOptions()
     try:
         files = find(given.data)
-        settings = Settings(given.format, text, "", given.index)
-        entries = index_of(
-            files,
-            settings,
-            lambda file, kind: open_format(file, kind, text),
-            lambda file, opened, pieces: (pieces.rows, pieces.rows * 0),
-        )
+        entries = index_of(files, Settings("", given.index), open_format, lambda file, opened, rows: (rows, rows * 0))
         first = entries[0]
-        names = open_format(first.file, first.kind, text).found_names(first.pieces)
+        names = open_format(first.file, first.kind).names
     except DataError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    samples = sum(int(entry.pieces.rows.sum()) for entry in entries)
-    pieces = sum(len(entry.pieces.rows) for entry in entries)
+    samples = sum(int(entry.rows.sum()) for entry in entries)
+    pieces = sum(len(entry.rows) for entry in entries)
     sys.stdout.write(f"{samples} samples in {len(files)} files ({pieces} pieces)\n")
-    sys.stdout.write(f"columns: {', '.join([*(names or ()), *(name for name, _ in first.file.keys)])}\n")
+    sys.stdout.write(f"columns: {', '.join([*names, *(name for name, _ in first.file.keys)])}\n")
     return 0
 
 

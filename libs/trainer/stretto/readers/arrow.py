@@ -1,4 +1,4 @@
-"""Tables with random access: Parquet, Arrow IPC, CSV, TSV and TFRecord, in local folders, object stores and on the web.
+"""Tables with random access: Parquet and Arrow IPC, in local folders, object stores and on the web.
 
 A read finds its pieces by the index (index.py), loads blocks of pieces (formats.py), and turns each into arrays once
 (columns.py); the blocks that follow are loaded meanwhile (ahead.py).
@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from . import Batch, check_range
 from .ahead import Ahead
-from .columns import Bad, Columns, moment, moments, to_batch
+from .columns import Columns, moment, moments, to_batch
 from .criteo import CATEGORIES, INTEGERS
-from .formats import Format, Loaded, Pieces, TextOptions, open_format
+from .formats import Format, open_format
 from .index import Entry, Settings, index_of
 from .places import File, find
 
@@ -104,7 +104,7 @@ class Arrow:
         categorical: Sequence[str] = CATEGORIES,
         lists: Mapping[str, int] | None = None,
         weight: str | None = None,
-        others: Sequence[str] | Mapping[str, type] = (),
+        others: Sequence[str] = (),
         log_dense: bool = False,
         is_binary: bool = True,
         timestamp: str | None = None,
@@ -112,33 +112,26 @@ class Arrow:
         evaluate_from: str | date | float | None = None,
         bad_rows_max: int = 0,
         index: str | None = None,
-        format: str | None = None,
-        delimiter: str | None = None,
-        column_names: Sequence[str] | None = None,
-        missing: Sequence[str] = ("",),
         filesystem: Any = None,
         memory_bytes: int = 256 * 2**20,
     ) -> None:
-        kinds = dict(others) if isinstance(others, Mapping) else dict.fromkeys(others)
         self._columns = Columns(
-            label, tuple(dense), tuple(categorical), dict(lists or {}), weight, kinds, log_dense, is_binary
+            label, tuple(dense), tuple(categorical), dict(lists or {}), weight, tuple(others), log_dense, is_binary
         )
         self._split = _split(timestamp, train_before, evaluate_from)
         self._bad_rows_max = bad_rows_max
         self._bad_rows: set[int] = set()
-        names = None if column_names is None else tuple(column_names)
-        self._text = TextOptions(delimiter, names, tuple(missing))
         self._open_files: OrderedDict[str, Future[Format]] = OrderedDict()
         self._lock = threading.Lock()
         self._runs = _Runs()
 
         files = find(paths, filesystem)
-        settings = Settings(format, self._text, repr(self._split) if self._split else "", index, filesystem)
+        settings = Settings(repr(self._split) if self._split else "", index, filesystem)
         self._entries = index_of(files, settings, self._open, self._count)
         self._where = f"{files[0].name}{f' and {len(files) - 1} more' if len(files) > 1 else ''}"
         self._blocks, self.train_samples, self.size = _blocks(self._entries, self._columns.row_bytes())
         self._starts = np.array([block.start for block in self._blocks], np.int64)
-        self._check_columns(self._entries[0])
+        self._open(self._entries[0].file, self._entries[0].kind)  # a column that it lacks is refused now
         is_local = all(file.store.is_local for file in files)
         self._ahead: Ahead[_Content] = Ahead(
             self._load,
@@ -164,6 +157,9 @@ class Arrow:
             number += 1
         if not parts:
             return self._columns.empty()
+        for name, first in parts[0].items():
+            if any(part[name].shape[1:] != first.shape[1:] for part in parts):
+                raise DataError(f"{self._where}: column {name!r} has vectors of several lengths; write one length")
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _following(self, number: int, until: int) -> Iterator[int]:
@@ -194,39 +190,36 @@ class Arrow:
         wanted = self._columns.names() + ([self._split.column] if self._split else [])
         opened = self._open(entry.file, entry.kind)
         try:
-            loaded = self._table(opened, entry.file, entry.pieces, block.first, block.last, wanted)
-            rows = np.arange(loaded.table.num_rows)
+            table = self._table(opened, file, block.first, block.last, entry.rows, wanted)
+            rows = np.arange(table.num_rows)
             if self._split:
-                rows = np.flatnonzero(self._split.sides(loaded.table.column(self._split.column))[block.part])
-                loaded = Loaded(loaded.table.take(pa.array(rows)), _moved(loaded.malformed, rows))
-            keys = dict(file.keys)
-            batch, bad = to_batch(loaded.table, self._columns, lambda name: opened.is_text or name in keys)
+                rows = np.flatnonzero(self._split.sides(table.column(self._split.column))[block.part])
+                table = table.take(pa.array(rows))
+            batch, bad = to_batch(table, self._columns, dict(file.keys))
         except DataError as error:
             raise error if file.name in str(error) else DataError(f"{file.name}: {error}") from error
         if len(rows) != block.rows:
             raise DataError(f"{file.name}: {len(rows)} rows, {block.rows} when it was indexed; it has changed")
-        for row, text in loaded.malformed.items():
-            bad[row] = Bad("", text, "")
-        before = int(entry.pieces.rows[: block.first].sum())
+        before = int(entry.rows[: block.first].sum())
         told = {row: f"{file.name}, row {before + int(rows[row])}: {each}" for row, each in bad.items()}
         return _Content(*_replaced(batch, told))
 
     def _table(
-        self, opened: Format, file: File, pieces: Pieces, first: int, last: int, wanted: Sequence[str]
-    ) -> Loaded:
-        """Return pieces as a table, the folders' columns among them."""
+        self, opened: Format, file: File, first: int, last: int, rows: NDArray[np.int64], wanted: Sequence[str]
+    ) -> Any:
+        """Return pieces as a table, the folders' columns among them as text."""
         keys = dict(file.keys)
         names = list(dict.fromkeys(wanted))
         own = [name for name in names if name not in keys]
         try:
-            loaded = file.store.ask(file.name, lambda: opened.load(first, last, pieces, own))
+            table = file.store.ask(file.name, lambda: opened.load(first, last, own))
         except (pa.ArrowException, KeyError) as error:
             raise DataError(f"{file.name} cannot be read: {error}") from error
         for name in names:
             if name in keys:
-                value = pa.repeat(pa.scalar(keys[name], pa.string()), int(pieces.rows[first:last].sum()))
-                loaded.table = loaded.table.append_column(name, value)
-        return loaded
+                value = pa.repeat(pa.scalar(keys[name], pa.string()), int(rows[first:last].sum()))
+                table = table.append_column(name, value)
+        return table
 
     def _open(self, file: File, kind: str) -> Format:
         """Return the open file. It must not have changed since it was found; the last 128 files stay open."""
@@ -239,22 +232,14 @@ class Arrow:
                 self._open_files.popitem(last=False)
         if is_first:
             try:
-                opened = open_format(file, kind, self._text)
-                if opened.names is not None:
-                    self._check_names(file, opened.names)
+                opened = open_format(file, kind)
+                self._check_names(file, opened.names)
                 future.set_result(opened)
             except BaseException as error:
                 with self._lock:
                     self._open_files.pop(file.path, None)
                 future.set_exception(error)
         return future.result()
-
-    def _check_columns(self, entry: Entry) -> None:
-        """Raise DataError now, rather than at the first read, if the first file lacks a column."""
-        opened = self._open(entry.file, entry.kind)
-        names = opened.found_names(entry.pieces)
-        if names is not None:
-            self._check_names(entry.file, names)
 
     def _check_names(self, file: File, names: Sequence[str]) -> None:
         known = [*names, *(name for name, _ in file.keys)]
@@ -268,14 +253,16 @@ class Arrow:
                     "categorical, label, weight and split of Arrow name the columns"
                 )
 
-    def _count(self, file: File, opened: Format, pieces: Pieces) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _count(
+        self, file: File, opened: Format, rows: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return how many rows of each piece train and evaluate."""
         if self._split is None:
-            return pieces.rows, np.zeros(len(pieces.rows), np.int64)
-        counts = np.zeros((2, len(pieces.rows)), np.int64)
-        for piece in range(len(pieces.rows)):
-            loaded = self._table(opened, file, pieces, piece, piece + 1, [self._split.column])
-            counts[:, piece] = [side.sum() for side in self._split.sides(loaded.table.column(self._split.column))]
+            return rows, np.zeros(len(rows), np.int64)
+        counts = np.zeros((2, len(rows)), np.int64)
+        for piece in range(len(rows)):
+            table = self._table(opened, file, piece, piece + 1, rows, [self._split.column])
+            counts[:, piece] = [side.sum() for side in self._split.sides(table.column(self._split.column))]
         return counts[0], counts[1]
 
 
@@ -323,7 +310,7 @@ def _blocks(entries: Sequence[Entry], row_bytes: int) -> tuple[list[_Block], int
     for part in (0, 1):
         for number, entry in enumerate(entries):
             counts = entry.train if part == 0 else entry.evaluate
-            before = np.cumsum(entry.pieces.rows) - entry.pieces.rows
+            before = np.cumsum(entry.rows) - entry.rows
             cuts = np.flatnonzero(np.diff(before // most, prepend=-1))
             for first, last in pairwise([*cuts.tolist(), len(counts)]):
                 rows = int(counts[first:last].sum())
@@ -350,9 +337,3 @@ def _replaced(batch: Batch, bad: dict[int, str]) -> tuple[Batch, dict[int, str],
     if "weight" in batch:
         batch["weight"][rows] = 0.0
     return batch, bad, True
-
-
-def _moved(malformed: dict[int, str], rows: NDArray[np.int64]) -> dict[int, str]:
-    """Return malformed rows by their places among ``rows``."""
-    places = {int(row): place for place, row in enumerate(rows)} if malformed else {}
-    return {places[row]: text for row, text in malformed.items() if row in places}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from typing import Any, cast
@@ -21,7 +21,6 @@ pc: Any = pyarrow.compute  # its functions are made at run time: type checkers k
 _KEPT_BELOW = 2**VALUE_BITS - 1
 """Integers from 0 to below it are their own value plus 1; any other is hashed."""
 _INTEGER = r"^(0|-?[1-9][0-9]{0,17})$"
-_INTEGER_19 = r"^[1-9][0-9]{18}$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +32,7 @@ class Columns:
     categorical: tuple[str, ...]
     lists: Mapping[str, int]
     weight: str | None
-    others: Mapping[str, type | None]
-    """Column -> float, int or str; None: as the file has it, which text files say of nothing but str."""
+    others: tuple[str, ...]
     log_dense: bool
     is_binary: bool
 
@@ -72,8 +70,8 @@ class Bad:
         return f"{self.column} {shown}, expected {self.expected}" if self.column else str(self.value)
 
 
-def to_batch(table: Any, columns: Columns, is_text: Callable[[str], bool]) -> tuple[Batch, dict[int, Bad]]:
-    """Return the arrays of a table, and its bad rows. is_text: whether a column's numbers are written as text.
+def to_batch(table: Any, columns: Columns, of_folders: Container[str] = ()) -> tuple[Batch, dict[int, Bad]]:
+    """Return the arrays of a table, and its bad rows. of_folders: columns whose integers are text, as in "day=3".
 
     Raises DataError where a whole column is of the wrong type.
     """
@@ -81,7 +79,12 @@ def to_batch(table: Any, columns: Columns, is_text: Callable[[str], bool]) -> tu
     rows = table.num_rows
 
     def numbers(name: str, missing: float | None, expected: str = "a finite number") -> NDArray[np.float64]:
-        return _numbers(table.column(name), name, missing, expected, is_text(name), bad)
+        return _numbers(_plain(table.column(name)), name, missing, expected, bad)
+
+    def stated(name: str) -> Any:
+        column = _plain(table.column(name))
+        is_integer = name in of_folders and pc.all(pc.match_substring_regex(column, _INTEGER)).as_py()
+        return column.cast(pa.int64()) if is_integer else column
 
     label_form = "0 or 1" if columns.is_binary else "a finite number"
     label = numbers(columns.label, None, label_form)
@@ -94,19 +97,16 @@ def to_batch(table: Any, columns: Columns, is_text: Callable[[str], bool]) -> tu
         dense = log_counts(dense, np.zeros(dense.shape, np.bool_))
     categorical = np.empty((rows, len(columns.categorical)), np.int64)
     for place, name in enumerate(columns.categorical):
-        categorical[:, place] = _categories(table.column(name), name, is_text(name))
+        categorical[:, place] = _categories(stated(name), name, bad)
     batch: Batch = {"label": label.astype(np.float32), "numeric": dense, "categorical": categorical}
     for name, width in columns.lists.items():
-        batch[name] = _padded(table.column(name), name, width, is_text(name))
+        batch[name] = _padded(stated(name), name, width)
     if columns.weight:
         weight = numbers(columns.weight, None, "a number of at least 0")
         _note(bad, weight < 0, columns.weight, weight, "a number of at least 0")
         batch["weight"] = weight.astype(np.float32)
-    for name, kind in columns.others.items():
-        if kind in (float, int):
-            batch[name] = numbers(name, 0.0).astype(np.float32 if kind is float else np.int64)
-        else:
-            batch[name] = _as_it_is(table.column(name), name)
+    for name in columns.others:
+        batch[name] = _as_it_is(_plain(table.column(name)), name)
     return batch, bad
 
 
@@ -115,23 +115,20 @@ def moments(column: Any, name: str, limit: Any) -> NDArray[Any]:
 
     Missing or malformed times are before everything.
     """
+    column = _plain(column)
     if isinstance(limit, str | date):
         try:
-            if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or _is_binary(column.type):
-                texts = column.cast(pa.string()).to_pylist()
-                return np.array([_text_moment(text) for text in texts], np.int64)
+            if _is_text(column.type):
+                return np.array([_text_moment(text) for text in _texts(column, name).to_pylist()], np.int64)
             if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-                stamp = column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False).cast(pa.int64())
-                return cast("NDArray[Any]", pc.fill_null(stamp, _LONG_AGO).to_numpy())
+                return cast("NDArray[Any]", pc.fill_null(_microseconds_in(column), _LONG_AGO).to_numpy(False))
         except pa.ArrowException as error:
             raise DataError(f"column {name!r} of type {column.type} has no times: {error}") from error
         raise DataError(
             f"column {name!r} has type {column.type}, which does not compare with {limit!r}; "
             "state the limit as a number in the column's own unit"
         )
-    bad: dict[int, Bad] = {}
-    is_text = not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type))
-    return _numbers(column, name, -np.inf, "a number", is_text, bad)
+    return _numbers(column, name, -np.inf, "a number", {})
 
 
 def moment(limit: Any, name: str) -> Any:
@@ -149,6 +146,13 @@ def moment(limit: Any, name: str) -> Any:
 
 
 _LONG_AGO = -(2**63)
+
+
+def _microseconds_in(column: Any) -> Any:
+    """Return dates, times of a day or points in time as integers."""
+    if pa.types.is_time(column.type):
+        return column.cast(pa.time64("us"), safe=False).cast(pa.int64())
+    return column.cast(pa.timestamp("us", getattr(column.type, "tz", None)), safe=False).cast(pa.int64())
 
 
 def _text_moment(text: str | None) -> int:
@@ -170,16 +174,10 @@ def _note(bad: dict[int, Bad], wrong: NDArray[np.bool_], name: str, values: Any,
         bad.setdefault(int(row), Bad(name, value.item() if hasattr(value, "item") else value, expected))
 
 
-def _numbers(
-    column: Any, name: str, missing: float | None, expected: str, is_text: bool, bad: dict[int, Bad]
-) -> NDArray[np.float64]:
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+def _numbers(column: Any, name: str, missing: float | None, expected: str, bad: dict[int, Bad]) -> NDArray[np.float64]:
     cells = column
-    if is_text and (pa.types.is_string(column.type) or _is_binary(column.type)):
-        column = _parsed(pc.utf8_trim_whitespace(column.cast(pa.string())))
+    if _is_text(column.type):
+        column = _parsed(pc.utf8_trim_whitespace(_texts(column, name)))
         malformed = pc.and_(column.is_null(), cells.is_valid()).to_numpy(zero_copy_only=False)
         _note(bad, malformed, name, _Cells(cells), expected)
     try:
@@ -215,30 +213,54 @@ class _Cells:
         return self._column[int(row)].as_py()
 
 
-def _categories(column: Any, name: str, is_text: bool) -> NDArray[np.int64]:
-    """Return categories in [1, 2^48), missing ones 0."""
+def _plain(column: Any) -> Any:
+    """Return a column's cells without the forms that writers give them: chunks, dictionaries, views of text."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    if pa.types.is_null(column.type):
+    kind = column.type
+    if pa.types.is_string_view(kind):
+        return column.cast(pa.string())
+    if pa.types.is_binary_view(kind):
+        return column.cast(pa.binary())
+    return column
+
+
+def _categories(column: Any, name: str, bad: dict[int, Bad] | None) -> NDArray[np.int64]:
+    """Return categories in [1, 2^48), missing ones 0. bad: None refuses the column for a cell that is no category.
+
+    A category is text or an integer: a decimal or float that is whole counts as one, a date by its day since 1970, a
+    time by its microsecond. Raises DataError.
+    """
+    kind = column.type
+    if pa.types.is_null(kind):
         return np.zeros(len(column), np.int64)
-    if pa.types.is_boolean(column.type):
-        column = column.cast(pa.int64())
-    if pa.types.is_integer(column.type):
-        absent = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
-        column = pc.fill_null(column, 0) if column.null_count else column
-        values = column.cast(pa.int64(), safe=False).to_numpy(zero_copy_only=False)
-        return _of_integers(values, absent)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type) or _is_binary(column.type):
+    if _is_text(kind):
         encoded = column.dictionary_encode()
-        words = encoded.dictionary
-        values = _of_cells(words) if is_text else hash_strings(words.to_pylist())
+        values = hash_strings(encoded.dictionary.to_pylist())
         if not len(values):
             return np.zeros(len(column), np.int64)
         codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
         return np.where(codes < 0, 0, values[codes])
-    raise DataError(f"column {name!r} has type {column.type}, expected integers or strings")
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        floats = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        broken = ~np.isnan(floats) & (floats != np.round(floats)) | np.isinf(floats)
+        if bad is not None:
+            _note(bad, broken, name, floats, _WHOLE)
+        elif broken.any():
+            raise DataError(f"{name} = {floats[broken][0]:g}, expected {_WHOLE}")
+        column = pa.array(np.where(broken, np.nan, floats), from_pandas=True).cast(pa.int64(), safe=False)
+    elif pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
+        column = column.cast(pa.date32()).cast(pa.int32()) if pa.types.is_date(kind) else _microseconds_in(column)
+    elif not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+        raise DataError(f"column {name!r} has type {kind}, expected integers or strings")
+    absent = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+    column = pc.fill_null(column.cast(pa.int64(), safe=False), 0)
+    return _of_integers(column.to_numpy(zero_copy_only=False), absent)
+
+
+_WHOLE = "a category that is whole or text; write bins or text"
 
 
 def _of_integers(values: NDArray[np.int64], absent: NDArray[np.bool_] | None) -> NDArray[np.int64]:
@@ -251,38 +273,15 @@ def _of_integers(values: NDArray[np.int64], absent: NDArray[np.bool_] | None) ->
     return found
 
 
-def _of_cells(words: Any) -> NDArray[np.int64]:
-    """Return the categories of cells of text; a text that is an integer counts as the integer."""
-    words = words.cast(pa.string())
-    long = pc.and_(pc.match_substring_regex(words, _INTEGER_19), pc.less_equal(words, str(2**63 - 1)))
-    integer = pc.or_(pc.match_substring_regex(words, _INTEGER), long)
-    is_integer = integer.to_numpy(zero_copy_only=False).astype(np.bool_)
-    found = np.zeros(len(words), np.int64)
-    if is_integer.any():
-        numbers = words.filter(integer).cast(pa.int64()).to_numpy(zero_copy_only=False)
-        found[is_integer] = _of_integers(numbers, None)
-    if not is_integer.all():
-        found[~is_integer] = hash_strings(words.filter(pc.invert(integer)).to_pylist())
-    return found
-
-
-def _padded(column: Any, name: str, width: int, is_text: bool) -> NDArray[np.int64]:
+def _padded(column: Any, name: str, width: int) -> NDArray[np.int64]:
     """Return lists as an array [n, width]: the first ``width`` categories of each, then 0."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
     kind = column.type
-    if is_text and pa.types.is_string(kind):  # a cell of a CSV file: separated by spaces, commas, semicolons or bars
-        column = pc.split_pattern_regex(pc.utf8_trim(column, " ,;|"), r"[ ,;|]+")
-    elif not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-        found = np.zeros((len(column), width), np.int64)
-        found[:, 0] = _categories(column, name, is_text)  # a single category is a list of one
-        return found
     found = np.zeros((len(column), width), np.int64)
+    if not _is_list(kind):
+        found[:, 0] = _categories(column, name, None)  # a single category is a list of one
+        return found
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
-    flat = pc.list_flatten(column)
-    values = _categories(flat, name, is_text)
-    if is_text and len(flat):
-        values[pc.equal(flat, "").to_numpy(zero_copy_only=False)] = 0
+    values = _categories(_plain(pc.list_flatten(column)), name, None)
     places = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     rows = np.repeat(np.arange(len(column)), lengths)
     kept = places < width
@@ -291,24 +290,49 @@ def _padded(column: Any, name: str, width: int, is_text: bool) -> NDArray[np.int
 
 
 def _as_it_is(column: Any, name: str) -> NDArray[Any]:
-    """Return a column under its own name: float32, int64 or text; missing cells are 0 or an empty text."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
+    """Return a column under its own name: float32, int64 or text [n], vectors float32 [n, width]. Missing: 0 or "".
+
+    Raises DataError.
+    """
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return cast("NDArray[Any]", pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False))
-    if pa.types.is_floating(kind):
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return cast("NDArray[Any]", pc.fill_null(column.cast(pa.float32()), 0.0).to_numpy(zero_copy_only=False))
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or _is_binary(kind):
-        texts = column.cast(pa.string()) if _is_binary(kind) else column
-        return np.array(pc.fill_null(texts, "").to_pylist(), dtype=object)
-    raise DataError(f"column {name!r} has type {kind}, expected numbers or text; state lists in lists=")
+    if _is_text(kind):
+        return np.array(pc.fill_null(_texts(column, name), "").to_pylist(), dtype=object)
+    if _is_list(kind) and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
+        return _vectors(column, name)
+    raise DataError(f"column {name!r} has type {kind}, expected numbers, text or vectors; lists= takes lists of ids")
 
 
-def _is_binary(kind: Any) -> bool:
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+def _vectors(column: Any, name: str) -> NDArray[np.float32]:
+    lengths = np.unique(pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False))
+    if len(lengths) > 1:
+        raise DataError(
+            f"column {name!r} has lists of {lengths[0]} to {lengths[-1]} numbers, expected vectors of one length; "
+            "pad them, or read lists of ids by lists="
+        )
+    values = pc.fill_null(pc.list_flatten(column).cast(pa.float32()), 0.0).to_numpy(zero_copy_only=False)
+    return cast("NDArray[np.float32]", values.reshape(len(column), -1))
+
+
+def _texts(column: Any, name: str) -> Any:
+    """Return text and bytes as text. Raises DataError."""
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        raise DataError(f"column {name!r} has bytes that are no UTF-8 ({error}); write it as text") from error
+
+
+def _is_text(kind: Any) -> bool:
+    is_binary = pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind)
+    return bool(is_binary or pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _is_list(kind: Any) -> bool:
+    is_view = pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind)
+    return bool(is_view or pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def _short(value: Any) -> str:

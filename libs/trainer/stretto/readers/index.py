@@ -1,6 +1,6 @@
 """The index of a dataset: the number of rows of every piece of every file, so that a sample's number says its place.
 
-It is made once. Where that costs something (text, TFRecord, or more than 16 files) it is kept as a file: where
+It is made once. Where that costs something (a split by time, or more than 16 files) it is kept as a file: where
 ``index=`` says, or else beside the data, or else, if that place is read-only, in the scratch space of the machine.
 """
 
@@ -23,21 +23,20 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..errors import DataError
-from .formats import Format, Pieces, TextOptions, format_of
+from .formats import Format, kind_of
 from .places import REQUESTS, File, Store, locate
 
 log = logging.getLogger("stretto.readers")
 
 FILES_WITHOUT_INDEX = 16
 """So many footers are read at the same time, in about 40 ms from a store of 20 ms: less than an index is worth."""
-_VERSION = 1
+_VERSION = 2
 _SCHEMA = pa.schema(
     [
         ("file", pa.string()),
         ("size", pa.int64()),
         ("changed_s", pa.int64()),
         ("rows", pa.list_(pa.int64())),
-        ("offsets", pa.list_(pa.int64())),
         ("train", pa.list_(pa.int64())),
         ("evaluate", pa.list_(pa.int64())),
     ],
@@ -46,17 +45,17 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """An indexed file. train, evaluate: rows of each piece on either side of the split; all train without one."""
+    """An indexed file. rows: of each piece. train, evaluate: those on either side of a split; all train without one."""
 
     file: File
     kind: str
-    pieces: Pieces
+    rows: NDArray[np.int64]
     train: NDArray[np.int64]
     evaluate: NDArray[np.int64]
 
 
-Count = Callable[[File, Format, Pieces], "tuple[NDArray[np.int64], NDArray[np.int64]]"]
-"""(file, itself opened, its pieces) -> rows of each piece that train, and that evaluate."""
+Count = Callable[[File, Format, NDArray[np.int64]], "tuple[NDArray[np.int64], NDArray[np.int64]]"]
+"""(file, itself opened, rows of its pieces) -> rows of each piece that train, and that evaluate."""
 Open = Callable[[File, str], Format]
 
 
@@ -64,22 +63,19 @@ Open = Callable[[File, str], Format]
 class Settings:
     """The reader's settings on which the content of an index depends. named: ``index=``, if it is given."""
 
-    stated_format: str | None
-    text: TextOptions
     split: str
     named: str | None
     filesystem: object = None
 
     def stamp(self) -> bytes:
         """Return what an index must have been made with to hold."""
-        return f"{_VERSION} {self.stated_format} {self.text} {self.split}".encode()
+        return f"{_VERSION} {self.split}".encode()
 
 
 def index_of(files: Sequence[File], settings: Settings, opened: Open, count: Count) -> list[Entry]:
     """Return the entries of these files, from the kept index as far as it holds. Raises DataError."""
-    kinds = [_kind(file, settings.stated_format) for file in files]
-    is_kept = bool(settings.named) or len(files) > FILES_WITHOUT_INDEX or any(_is_scanned(kind) for kind in kinds)
-    if not (is_kept or settings.split):
+    kinds = [kind_of(file) for file in files]
+    if not (settings.named or settings.split or len(files) > FILES_WITHOUT_INDEX):
         return _made(list(zip(files, kinds, strict=True)), settings, opened, count)
     places = _places(files, settings)
     known: dict[str, tuple[int, int, list[NDArray[np.int64]]]] = {}
@@ -101,23 +97,15 @@ def index_of(files: Sequence[File], settings: Settings, opened: Open, count: Cou
     return entries
 
 
-def _kind(file: File, stated: str | None) -> str:
-    return format_of(file, stated)
-
-
-def _is_scanned(kind: str) -> bool:
-    return kind not in ("parquet", "arrow")
-
-
 def _made(todo: list[tuple[File, str]], settings: Settings, opened: Open, count: Count) -> list[Entry]:
-    """Read footers at the same time; text and records are read through one file per core."""
+    """Read footers at the same time; a split reads a column of one file per core."""
 
     def make(each: tuple[File, str]) -> Entry:
         file, kind = each
         try:
             source = opened(file, kind)
-            pieces = file.store.ask(file.name, source.pieces)
-            return Entry(file, kind, pieces, *count(file, source, pieces))
+            rows = file.store.ask(file.name, source.pieces)
+            return Entry(file, kind, rows, *count(file, source, rows))
         except pa.ArrowInvalid as error:
             raise DataError(f"{file.name} cannot be read: {error}") from error
         except DataError as error:
@@ -126,8 +114,7 @@ def _made(todo: list[tuple[File, str]], settings: Settings, opened: Open, count:
 
     if not todo:
         return []
-    scanned = any(_is_scanned(kind) for _, kind in todo) or bool(settings.split)
-    with ThreadPoolExecutor(min(len(todo), (os.cpu_count() or 1) if scanned else REQUESTS)) as pool:
+    with ThreadPoolExecutor(min(len(todo), (os.cpu_count() or 1) if settings.split else REQUESTS)) as pool:
         return list(pool.map(make, todo))
 
 
@@ -173,7 +160,7 @@ def _read(store: Store, path: str, settings: Settings) -> dict[str, tuple[int, i
         log.warning("the index %s cannot be used and is made again: %s", store.show(path), error)
         return {}
     known: dict[str, tuple[int, int, list[NDArray[np.int64]]]] = {}
-    arrays = [table.column(name).combine_chunks() for name in ("rows", "offsets", "train", "evaluate")]
+    arrays = [table.column(name).combine_chunks() for name in ("rows", "train", "evaluate")]
     heads = zip(*(table.column(name).to_pylist() for name in ("file", "size", "changed_s")), strict=True)
     for row, (name, size, changed) in enumerate(heads):
         known[name] = (size, changed, [array[row].values.to_numpy(zero_copy_only=False) for array in arrays])
@@ -185,8 +172,7 @@ def _holds(known: tuple[int, int, list[NDArray[np.int64]]] | None, file: File) -
 
 
 def _entry(file: File, kind: str, arrays: list[NDArray[np.int64]]) -> Entry:
-    rows, offsets, train, evaluate = arrays
-    return Entry(file, kind, Pieces(rows, offsets), train, evaluate)
+    return Entry(file, kind, *arrays)
 
 
 def _check_unchanged(
@@ -211,8 +197,7 @@ def _keep(places: list[tuple[Store, str]], entries: list[Entry], settings: Setti
         "file": [entry.file.name for entry in entries],
         "size": [entry.file.size for entry in entries],
         "changed_s": [entry.file.changed_s for entry in entries],
-        "rows": [entry.pieces.rows for entry in entries],
-        "offsets": [entry.pieces.offsets for entry in entries],
+        "rows": [entry.rows for entry in entries],
         "train": [entry.train for entry in entries],
         "evaluate": [entry.evaluate for entry in entries],
     }

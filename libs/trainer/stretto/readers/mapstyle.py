@@ -55,7 +55,7 @@ class MapStyle:
 
 def _access(dataset: Any, name: str) -> tuple[int, Callable[[Sequence[int]], list[Any]]]:
     """Return the number of items, and a function that gets some of them. Raises DataError if items have no numbers."""
-    remedy = "write the samples to Parquet or TFRecord once, and read them with stretto.readers.arrow.Arrow"
+    remedy = "write the samples to Parquet once, and read them with stretto.readers.arrow.Arrow"
     if hasattr(dataset, "element_spec") and hasattr(dataset, "as_numpy_iterator"):
         return _tf_data(dataset, remedy)
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):

@@ -23,7 +23,7 @@ from stretto.readers import Batch
 from stretto.readers import places as places_module
 from stretto.readers.arrow import Arrow
 from table_files import COLUMNS as COLUMNS_OF_ROWS
-from table_files import FORMATS, plain, rows_of, write
+from table_files import FORMATS, rows_of, write
 
 COLUMNS: dict[str, Any] = {"dense": ["x"], "categorical": ["c"]}
 LATENCY_S = 0.02
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pq.write_table(table(number), path / f"data/clicks/day={number}/part.parquet", row_group_size=500)
     (path / "data/rows").mkdir()
     for kind in FORMATS:
-        write(path / f"data/rows/day.{kind}", kind, plain(rows_of(150), kind), piece=40)
+        write(path / f"data/rows/day.{kind}", kind, rows_of(150), piece=40)
     return path
 
 
@@ -236,7 +236,7 @@ def test_files_are_read_over_http(folder: Path, proxy: Proxy) -> None:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         web = f"http://127.0.0.1:{server.server_port}"
-        for kind in ("parquet", "csv"):
+        for kind in ("parquet", "arrow"):
             reader = Arrow(f"{web}/rows/day.{kind}", **COLUMNS_OF_ROWS)
             local = Arrow(str(folder / f"data/rows/day.{kind}"), **COLUMNS_OF_ROWS)
             assert same(reader.read(20, 100), local.read(20, 100))

@@ -224,7 +224,7 @@ def test_strings_and_dictionaries_are_categories(tmp_path: Path):
         ({"label": [0, 2], "x": [1.0, 2.0]}, "row 1: label = 2"),
         ({"label": [0, None], "x": [1.0, 2.0]}, "row 1: label is missing"),
         ({"label": [0, 1], "x": [1.0, float("inf")]}, "row 1: x = inf"),
-        ({"label": [0, 1], "x": ["a", "b"]}, "column 'x' has type string"),
+        ({"label": [0, 1], "x": ["a", "b"]}, "row 0: x = 'a', expected a finite number"),
         ({"label": [0, 1]}, "no column 'x'"),
     ],
 )

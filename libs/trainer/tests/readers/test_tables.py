@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from stretto.readers import Batch
 from stretto.readers import formats as formats_module
 from stretto.readers import index as index_module
 from stretto.readers.arrow import Arrow
-from table_files import COLUMNS, FORMATS, example, part, plain, record, rows_of, same, write
+from table_files import COLUMNS, FORMATS, part, rows_of, same, write
 
 
 def expected(rows: list[dict[str, Any]]) -> Batch:
@@ -58,13 +57,10 @@ def test_any_read_equals_that_part_of_the_whole_however_files_are_cut(
     piece = data.draw(st.integers(1, 40))
     rows: list[dict[str, Any]] = []
     for number, size in enumerate(sizes):
-        some = plain(rows_of(size, seed=number), kind)
+        some = rows_of(size, seed=number)
         write(folder / f"part-{number}.{kind}", kind, some, piece)
         rows += some
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats_module, "_PIECE_BYTES", data.draw(st.integers(1, 3000)))
-        patch.setattr(formats_module, "_CHUNK_BYTES", data.draw(st.integers(300, 5000)))
-        patch.setattr(formats_module, "_MARK_BYTES", data.draw(st.integers(1, 500)))
         patch.setattr("stretto.readers.arrow._BLOCK_BYTES", data.draw(st.integers(1, 5000)))
         reader = Arrow(str(folder), **COLUMNS, memory_bytes=data.draw(st.integers(1, 20_000)))
         assert reader.size == len(rows)
@@ -75,32 +71,8 @@ def test_any_read_equals_that_part_of_the_whole_however_files_are_cut(
             assert same(reader.read(start, length), part(whole, start, length))
 
 
-def test_examples_that_tensorflow_writes_are_read(tmp_path: Path, run_warm: Any) -> None:
-    """The parser has its own definition of tf.train.Example: TensorFlow writes, in another process, and it reads."""
-    path = tmp_path / "few.tfrecord"
-    run_warm(f"""
-import tensorflow as tf
-from tensorflow.train import Example, Feature, Features, FloatList, Int64List, BytesList
-with tf.io.TFRecordWriter({str(path)!r}) as out:
-    for i in range(300):
-        out.write(Example(features=Features(feature={{
-            "clicked": Feature(int64_list=Int64List(value=[i % 2])),
-            "x": Feature(float_list=FloatList(value=[i / 4])),
-            "user": Feature(int64_list=Int64List(value=[i])),
-            "tags": Feature(bytes_list=BytesList(value=[b"a", b"b"][: i % 3])),
-        }})).SerializeToString())
-""")
-    reader = Arrow(str(path), label="clicked", dense=["x"], categorical=["user"], lists={"tags": 2})
-    batch = reader.read(0, 300)
-    assert batch["label"].tolist() == [i % 2 for i in range(300)]
-    assert batch["numeric"][:, 0].tolist() == [i / 4 for i in range(300)]
-    assert batch["categorical"][:, 0].tolist() == [i + 1 for i in range(300)]
-    a, b = hash_strings(["a", "b"]).tolist()
-    assert batch["tags"][:3].tolist() == [[0, 0], [a, 0], [a, b]]
-
-
 def test_reading_tables_loads_no_tensorflow(tmp_path: Path) -> None:
-    write(tmp_path / "few.tfrecord", "tfrecord", rows_of(10))
+    write(tmp_path / "few.parquet", "parquet", rows_of(10))
     program = (
         "import sys; from stretto.readers.arrow import Arrow; "
         f"Arrow({str(tmp_path)!r}, label='clicked', dense=[], categorical=['city']).read(0, 10); "
@@ -153,8 +125,8 @@ def test_folders_of_partitions_are_columns(tmp_path: Path) -> None:
         ("*.parquet", "matches no file"),
         ("empty", "no data file"),
         ("ftp://host/x", "ftp:// is unknown; expected one of file, s3"),
-        ("data.parquet.gz", "compressed"),
-        ("notes.txt", "give format= as one of parquet"),
+        ("data.parquet.gz", "stretto data convert"),
+        ("notes.txt", "neither a Parquet nor an Arrow IPC file"),
     ],
 )
 def test_data_that_cannot_be_found_are_refused_with_the_remedy(tmp_path: Path, name: str, told: str) -> None:
@@ -243,7 +215,8 @@ def test_the_command_makes_the_index_before_a_job(tmp_path: Path) -> None:
 
 
 def test_a_read_only_folder_has_its_index_in_scratch_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "data/day.csv", "csv", rows_of(10))
+    write(tmp_path / "data/day.parquet", "parquet", rows_of(10))
+    monkeypatch.setattr(index_module, "FILES_WITHOUT_INDEX", 0)
     real = index_module._write
 
     def refuse(store: Any, path: str, content: bytes) -> None:
@@ -255,7 +228,7 @@ def test_a_read_only_folder_has_its_index_in_scratch_space(tmp_path: Path, monke
     monkeypatch.setenv("STRETTO_POD_FOLDER", str(tmp_path / "pod"))
     assert Arrow(str(tmp_path / "data"), label="clicked", dense=[], categorical=[]).size == 10
     assert len(list((tmp_path / "pod").rglob("_stretto_index_*"))) == 1
-    assert list((tmp_path / "data").iterdir()) == [tmp_path / "data/day.csv"]
+    assert list((tmp_path / "data").iterdir()) == [tmp_path / "data/day.parquet"]
 
 
 # --- columns -------------------------------------------------------------------------------------------------
@@ -279,9 +252,6 @@ def test_other_columns_and_any_label_come_by_name(tmp_path: Path) -> None:
     assert batch["age"].tolist() == [30, 0]
     assert batch["city"].tolist() == ["Ulm", ""]
     assert batch["score"].dtype == np.float32
-    (tmp_path / "x.csv").write_text("y,age\n1,30\n0,\n")
-    reader = Arrow(str(tmp_path / "x.csv"), label="y", dense=[], categorical=[], others={"age": int, "y": float})
-    assert reader.read(0, 2)["age"].tolist() == [30, 0]
 
 
 def test_lists_share_the_rows_of_one_field(tmp_path: Path) -> None:
@@ -343,7 +313,7 @@ def test_a_split_that_cannot_be_is_refused(tmp_path: Path, split: dict[str, Any]
 
 def spoilt(tmp_path: Path, kind: str) -> tuple[str, list[dict[str, Any]]]:
     """Write 12 rows of which 0, 5 and 6 are bad; return the path and the rows."""
-    rows = plain(rows_of(12), kind)
+    rows = rows_of(12)
     bad: list[dict[str, Any]] = [dict(row) for row in rows]
     bad[0]["clicked"] = 7
     bad[5]["price"] = float("inf")
@@ -377,83 +347,64 @@ def test_bad_rows_are_replaced_up_to_a_number_and_samples_keep_theirs(tmp_path: 
         Arrow(path, **COLUMNS, bad_rows_max=2).read(0, 12)
 
 
-def test_lines_of_text_that_cannot_be_split_are_bad_rows(tmp_path: Path) -> None:
-    path = tmp_path / "x.csv"
-    path.write_text("label,x,c\n0,1,a\n\n1,two,b\n0,3\n1,4,d\n1,5,e,f\n,6,g\n")
-    reader = Arrow(str(path), dense=["x"], categorical=["c"])
-    assert reader.size == 6
-    told = {1: "x = 'two', expected a finite number", 2: "2 cells, expected 3", 4: "4 cells", 5: "label is missing"}
-    for row, text in told.items():
-        with pytest.raises(DataError, match=rf"x\.csv, row {row}: {text}"):
-            reader.read(row, 1)
-    assert reader.read(0, 1)["numeric"].tolist() == [[1]]
-    assert Arrow(str(path), dense=["x"], categorical=["c"], bad_rows_max=4).read(0, 6)["numeric"][:, 0].tolist() == [
-        1, 1, 1, 4, 4, 4
-    ]  # fmt: skip
-
-
 def test_data_that_are_bad_throughout_are_refused_whatever_the_number(tmp_path: Path) -> None:
     pq.write_table(pa.table({"label": [3, 4]}), tmp_path / "x.parquet")
     with pytest.raises(DataError, match="no row of its block is good"):
         Arrow(str(tmp_path), dense=[], categorical=[], bad_rows_max=10).read(0, 2)
 
 
-def test_a_record_that_is_no_example_is_a_bad_row_and_a_cut_file_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "x.tfrecord"
-    good = record(example({"label": 1, "x": 2.0}))
-    path.write_bytes(good + record(b"\xff\xff\xff") + good)
-    reader = Arrow(str(path), dense=["x"], categorical=[])
-    with pytest.raises(DataError, match=r"row 1: no tf\.train\.Example"):
-        reader.read(0, 3)
-    path.write_bytes(good + good[:-3])
-    with pytest.raises(DataError, match="cut off, compressed or of another format"):
-        Arrow(str(path), dense=["x"], categorical=[])
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (pa.array(["Ulm", None], pa.string_view()), [*hash_strings(["Ulm"]).tolist(), 0]),
+        (pa.array([7.0, None]), [8, 0]),  # as pandas writes integers with gaps
+        (pa.array([Decimal("7"), None]), [8, 0]),
+        (pa.array([date(1970, 1, 3), None]), [3, 0]),
+        (pa.array([True, None]), [2, 0]),
+        (pa.array(["a", None]).dictionary_encode(), [*hash_strings(["a"]).tolist(), 0]),
+    ],
+)
+def test_a_category_is_what_it_is_in_whatever_form_it_is_written(
+    tmp_path: Path, column: pa.Array, expected: list[int]
+) -> None:
+    with pa.ipc.new_file(str(tmp_path / "x.arrow"), pa.schema([("label", pa.int64()), ("c", column.type)])) as writer:
+        writer.write_table(pa.table({"label": [0, 1], "c": column}))
+    batch = Arrow(str(tmp_path), dense=[], categorical=["c"], lists={}).read(0, 2)
+    assert batch["categorical"][:, 0].tolist() == expected
 
 
-def test_headers_and_delimiters_can_be_stated(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("1;0.5;NA\n0;NA;b\n")
-    reader = Arrow(
-        str(tmp_path / "x.csv"), dense=["x"], categorical=["c"], delimiter=";", column_names=["label", "x", "c"],
-        missing=["NA"],
-    )  # fmt: skip
-    batch = reader.read(0, 2)
-    assert batch["numeric"][:, 0].tolist() == [0.5, 0]
-    assert batch["categorical"][:, 0].tolist() == [0, *hash_strings(["b"]).tolist()]
+def test_vectors_are_read_and_lists_of_views_are_lists(tmp_path: Path) -> None:
+    ids = pa.array([[7], [7, 8]], pa.list_view(pa.int64()))
+    columns = {"label": [0, 1], "v": [[1.0, 2.0], [3.0, None]], "ids": ids}
+    with pa.ipc.new_file(str(tmp_path / "x.arrow"), pa.table(columns).schema) as writer:
+        writer.write_table(pa.table(columns))
+    batch = Arrow(str(tmp_path), dense=[], categorical=[], lists={"ids": 2}, others=["v"]).read(0, 2)
+    assert batch["v"].tolist() == [[1, 2], [3, 0]]
+    assert batch["ids"].tolist() == [[8, 0], [8, 9]]
 
 
-# --- public data ---------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("columns", "asked", "told"),
+    [
+        ({"c": [0.5, 1.0]}, {"categorical": ["c"]}, "row 0: c = 0.5, expected a category that is whole or text"),
+        ({"c": [[0.5], [1.0]]}, {"lists": {"c": 1}}, "c = 0.5, expected a category that is whole or text"),
+        (
+            {"v": [[1.0], [1.0, 2.0]]},
+            {"others": ["v"]},
+            "column 'v' has lists of 1 to 2 numbers, expected vectors of one",
+        ),
+        ({"t": [b"\xff", b"a"]}, {"others": ["t"]}, "column 't' has bytes that are no UTF-8"),
+    ],
+)
+def test_a_cell_that_stands_for_nothing_is_refused(
+    tmp_path: Path, columns: dict[str, Any], asked: dict[str, Any], told: str
+) -> None:
+    pq.write_table(pa.table({"label": [0, 1], **columns}), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=rf"x\.parquet.*{told}"):
+        Arrow(str(tmp_path), **{"dense": [], "categorical": [], **asked}).read(0, 2)
 
-PUBLIC = Path(__file__).parents[5] / "shared" / "data" / "ctr" / "obd" / "random_men.csv.gz"
-"""10,000 impressions of the Open Bandit Dataset (Saito et al. 2020), beside the clone where it was laid."""
 
-
-@pytest.mark.skipif(not PUBLIC.exists(), reason=f"public data are not beside the clone: {PUBLIC.name}")
-def test_a_log_of_real_clicks_is_read_as_the_csv_module_reads_it(tmp_path: Path) -> None:
-    """Real column names, hashes and times; split by time at noon of the third day that the log has."""
-    text = gzip.decompress(PUBLIC.read_bytes()).decode()
-    (tmp_path / "log.csv").write_text(text)
-    rows = list(csv.DictReader(text.splitlines()))
-    at = sorted({row["timestamp"][:10] for row in rows})[2] + "T12:00:00Z"
-    features = [f"user_feature_{i}" for i in range(4)]
-    affinities = [name for name in rows[0] if name.startswith("user-item_affinity")]
-    reader = Arrow(
-        str(tmp_path / "log.csv"), label="click", dense=affinities, categorical=["item_id", *features],
-        weight="propensity_score", timestamp="timestamp", train_before=at,
-    )  # fmt: skip
-    limit = datetime.fromisoformat(at)
-    before = [row for row in rows if datetime.fromisoformat(row["timestamp"]) < limit]
-    after = [row for row in rows if datetime.fromisoformat(row["timestamp"]) >= limit]
-    assert (reader.train_samples, reader.size) == (len(before), len(rows))
-    assert before
-    assert after
-    parts = [reader.read(start, min(512, len(rows) - start)) for start in range(0, len(rows), 512)]
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    ordered = [*before, *after]
-    assert whole["label"].tolist() == [float(row["click"]) for row in ordered]
-    assert whole["weight"].tolist() == [np.float32(row["propensity_score"]) for row in ordered]
-    assert np.array_equal(
-        whole["numeric"], np.array([[row[name] for name in affinities] for row in ordered], np.float32)
-    )
-    assert whole["categorical"][:, 0].tolist() == [int(row["item_id"]) + 1 for row in ordered]
-    hashes = hash_strings([[row[name] or None for name in features] for row in ordered])
-    assert np.array_equal(whole["categorical"][:, 1:], hashes)
+def test_two_columns_of_one_name_are_refused_before_anything_is_read(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_arrays([pa.array([0]), pa.array([1])], ["label", "label"]), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"x\.parquet has several columns 'label'; rename or drop"):
+        Arrow(str(tmp_path), dense=[], categorical=[])

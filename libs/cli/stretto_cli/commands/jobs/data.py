@@ -1,16 +1,22 @@
-"""``stretto data``: give a growing job more data, or close its dataset."""
+"""``stretto data``: convert files for a job, give a growing job more data, or close its dataset."""
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Group
+from rich.markup import escape
 from stretto_client.documents import Json
 
 from ...command import CommandGroup
-from ...options import GatewayOptions, JobArgument
+from ...options import GatewayOptions, JobArgument, OutputForm, OutputOption, answer
+from ...render import table
+from ...trainer_process import run
 
-GROUP = CommandGroup(__name__, "data", "Jobs", "Give a growing job more data, or close it.")
+GROUP = CommandGroup(__name__, "data", "Jobs", "Convert files for a job, give a growing job more data, or close it.")
 
 
 @GROUP.command("stretto data add ctr day=2026-11-21 --samples 1440000 --priority 1")
@@ -43,6 +49,57 @@ def close(options: GatewayOptions, job: JobArgument) -> None:
     with options.connect() as gateway:
         answered = gateway.data(job, {"close": True})
     options.answer(answered, lambda: _summary(answered))
+
+
+@GROUP.command(
+    "stretto data convert clicks.csv --to clicks",
+    "stretto data convert 'spark/*.csv.gz' --to clicks --escape '\\' --lists tags --missing NULL",
+)
+def convert(
+    sources: Annotated[
+        list[str], typer.Argument(metavar="FILE…", help="Files, folders, globs or URLs of CSV, TSV or TFRecord.")
+    ],
+    to: Annotated[Path, typer.Option(help="Folder for the Parquet files; it must not exist yet.")],
+    delimiter: Annotated[str | None, typer.Option(help="Character between cells. Default: tab or comma.")] = None,
+    quote: Annotated[str | None, typer.Option(help="Character around cells; an empty text for none.")] = None,
+    escaped_by: Annotated[str, typer.Option("--escape", help="Character before a quote in a cell.")] = "",
+    encoding: Annotated[str | None, typer.Option(help="Encoding of the text. Default: by its first bytes.")] = None,
+    columns: Annotated[
+        str | None, typer.Option(help="Names of the columns, separated by commas, where the first line has none.")
+    ] = None,
+    missing: Annotated[
+        list[str] | None, typer.Option(help="A text that is no value, besides the empty one; may be repeated.")
+    ] = None,
+    lists: Annotated[
+        list[str] | None, typer.Option(help="A column of lists such as [1, 2] or a|b; may be repeated.")
+    ] = None,
+    newlines: Annotated[bool, typer.Option("--newlines", help="Cells may hold line ends.")] = False,
+    bad_rows_max: Annotated[
+        int, typer.Option(min=0, help="Rows that may be left out because they cannot be split into cells.")
+    ] = 0,
+    output: OutputOption = OutputForm.TABLE,
+) -> None:
+    """Write text and TFRecord files as Parquet, whose samples can be read in any order, and say what they hold.
+
+    A column has one type in all files. Nothing is there before all of it is.
+    """
+    form = {"delimiter": delimiter, "quote": quote, "escape": escaped_by, "encoding": encoding}
+    names = None if columns is None else columns.split(",")
+    form |= {"columns": names, "missing": missing or [], "lists": lists or [], "newlines": newlines}
+    asked = {"sources": sources, "to": str(to), "form": form, "bad_rows_max": bad_rows_max}
+    is_quiet = output is OutputForm.JSON
+    report = run(["stretto.trial.convert"], json.dumps(asked), quiet=is_quiet, what="nothing was converted")
+    answer(output, report, lambda: _converted(report))
+
+
+def _converted(report: Json) -> object:
+    made = table("column", "type", "missing", "", right=("missing",))
+    for each in report["columns"]:
+        made.add_row(escape(each["name"]), escape(each["type"]), f"{each['missing']:,}", escape(each["hint"]))
+    told = [f"{report['folder']}: {report['rows']:,} rows of {report['files']} files"]
+    if report["refused_count"]:
+        told += [f"{report['refused_count']} rows are left out:", *report["refused"]]
+    return Group(*map(escape, told), made)
 
 
 def _summary(answered: Json) -> str:
