@@ -118,6 +118,16 @@ def test_beyond_one_server_s_limit_the_buckets_move_to_more_servers() -> None:
     assert fact.plan.ps_memory_bytes == 2 * GIB
 
 
+def test_memory_beyond_all_limits_is_refused_once_with_the_limits_to_raise() -> None:
+    machine = arbiter()
+    limits = JobLimits(LIMITS.low, replace(LIMITS.high, ps=1, ps_memory_bytes=GIB))
+    started(machine, p=plan(ps=1, memory=GIB), limits=limits)
+    (fact,) = facts(machine, oom_forecast("a", "grow", 5 * GIB, "grows"), 1.0)
+    assert isinstance(fact, PlanRefused)
+    assert fact.reasons[-1] == "the job's limits end at 1 PSes of 1.00 GiB: raise them"
+    assert facts(machine, Tick(), 30.0) == []
+
+
 def test_memory_that_is_not_there_is_refused_once_and_given_later() -> None:
     machine = arbiter(Resources(8, 5 * GIB))
     started(machine, "a")

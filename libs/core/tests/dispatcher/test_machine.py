@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from ledger_builders import JOB, heartbeat, mark_ledger, next_shard, pod_exited, release, straggler
+from ledger_builders import AUDIT, JOB, heartbeat, mark_ledger, next_shard, pod_exited, release, straggler
 from ledger_harness import LedgerHarness
 from pydantic import TypeAdapter
 from stretto_core.dispatcher.book import Shard, fingerprint_of
@@ -11,6 +11,7 @@ from stretto_core.dispatcher.machine import ShardLedger
 from stretto_core.dispatcher.source import DataSpec, LedgerError
 from stretto_core.dispatcher.state import RELEASES_FREE, RETURNS_RESERVE_S, WORKER_KEPT_S, LedgerState
 from stretto_core.machine import Reply, Tick
+from stretto_messages.actuator import JobFailed
 from stretto_messages.books import CompletedBooks, GivenUp
 from stretto_messages.dispatcher import (
     JobCompleted,
@@ -21,6 +22,7 @@ from stretto_messages.dispatcher import (
     ShardLeased,
     ShardRequeued,
 )
+from stretto_messages.profiler import StragglerCleared
 from stretto_messages.values import WORKERS_MAX
 
 STATE = TypeAdapter(LedgerState)
@@ -38,6 +40,17 @@ def test_unknown_waiting_and_ended_are_told_apart() -> None:
     assert (completed.samples, completed.samples_abandoned, completed.epochs) == (80, 0, 1)
     assert (completed.shards, completed.requeued, completed.started_at_s) == (1, 0, 1000.0)
     assert completed.books == CompletedBooks(fingerprint=f"{fingerprint_of(0, 80):016x}")
+
+
+def test_a_job_that_failed_gives_nobody_a_shard_any_more() -> None:
+    harness = LedgerHarness()
+    shard = harness.lease("worker-0")
+    harness.tell(JobFailed(job=JOB, reason="no room"))
+    assert (harness.next("worker-0", shard).answer, harness.ledger.state.closed) == ("end", "failed: no room")
+    for question in (mark_ledger("m"), AUDIT):
+        (reply,) = ShardLedger().handle(question, 1.0)
+        assert isinstance(reply, Reply)
+        assert reply.body.answer == "unknown"
 
 
 def test_a_repeated_request_gets_the_same_reply() -> None:
@@ -258,7 +271,7 @@ def test_a_straggler_gets_shards_that_take_it_as_long_as_its_peers() -> None:
     harness.tell(straggler("worker-0", 1000.0))
     shard = harness.lease("worker-0", shard)
     assert shard.length == 10
-    harness.tell(straggler("worker-0", 1.0))
+    harness.tell(StragglerCleared(job=JOB, pod="worker-0"))
     harness.lease("worker-1", rest)
     assert harness.lease("worker-0", shard).length == 80
 

@@ -16,7 +16,15 @@ from stretto_core.profiler.machine import ProfilerMachine
 from stretto_core.profiler.pace import LONGEST_S, SHORTEST_S, report_interval_s
 from stretto_core.profiler.peers import Detector, _median_of_others, cusum, threshold
 from stretto_core.profiler.state import ImpossibleTelemetry, JobOpened, ProfilerState
-from stretto_messages.actuator import JobFailed, MigrationFinished, MigrationStarted, PlanApplied, PodExited, PodStarted
+from stretto_messages.actuator import (
+    JobFailed,
+    MigrationFinished,
+    MigrationStarted,
+    PlanApplied,
+    PodExited,
+    PodResized,
+    PodStarted,
+)
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB, example_of
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
@@ -362,6 +370,23 @@ def test_unknown_job_is_refused_and_a_repeated_report_is_harmless() -> None:
     before = asdict(job.machine.state)
     job.tell(report)
     assert asdict(job.machine.state) == before
+
+
+def test_a_server_that_updates_in_no_time_is_refused_and_a_repeated_report_is_not_heard() -> None:
+    job = Job()
+    job.now += 1
+    with pytest.raises(ImpossibleTelemetry, match="positive when updates were done"):
+        job.tell(job.server("ps-0", update_time_s=0.0))
+    job.tell(job.server("ps-0"))
+    before = asdict(job.machine.state)
+    job.tell(job.server("ps-0"))
+    assert asdict(job.machine.state) == before
+
+
+def test_a_resized_pod_has_its_new_limits_from_then_on() -> None:
+    job = Job()
+    job.tell(replace(example_of(PodResized), job="j", pod="ps-0", cpu_cores=3.0))
+    assert job.machine.state.pods["ps-0"].cpu_limit_cores == 3.0
 
 
 def test_pod_that_reports_before_it_was_announced_is_no_part_of_a_profile_yet() -> None:
