@@ -66,6 +66,11 @@ class Objective:
                 f"{type(model).__name__} has its own train_step(), which updates parameters where they are not; put "
                 "the loss into compute_loss(), or give the task loss(label, output)"
             )
+        if type(model).test_step is not keras.Model.test_step:
+            raise ModelRefused(
+                f"{type(model).__name__} has its own test_step(), which no evaluation calls; put what it computes into "
+                "compute_loss() or compute_metrics()"
+            )
         self.is_default = self._own is None and not self._is_compiled
         if self.is_default and (len(outputs) != 1 or outputs[0].width != 1):
             told = [f"{each.name} (width {each.width})" for each in outputs]

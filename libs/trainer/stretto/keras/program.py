@@ -58,6 +58,12 @@ class KerasProgram(ProgramBase):
         for variable in self._trainable:
             if variable.dtype != "float32":
                 raise ModelRefused(f"variable {variable.path} has type {variable.dtype}; parameters are float32 here")
+            if (constraint := getattr(variable, "constraint", None)) is not None:
+                raise ModelRefused(
+                    f"variable {variable.path} has the constraint {type(constraint).__name__}, which Keras applies "
+                    "after each update, and the servers do not: compute the weights that are used from free ones in "
+                    "the layer's call, as by keras.ops.softplus, or leave it out"
+                )
         shapes = [tuple(variable.shape) for variable in self._trainable]
         self._state_shapes = [tuple(variable.shape) for variable in self._states()]
         super().__init__(
@@ -170,6 +176,7 @@ class KerasProgram(ProgramBase):
                 output = self._run(rows, inverse, fed, training=True)
                 loss = self._loss_of(rows, fed, labels, output)
                 fixed = [scope.get_current_value(variable) for variable in self._fixed]
+                self._check_unassigned(scope, variables)
         found = cast(
             "list[Any]", tape.gradient(loss, [*rows, *variables], unconnected_gradients=tf.UnconnectedGradients.ZERO)
         )
@@ -185,6 +192,15 @@ class KerasProgram(ProgramBase):
         delta = tf.concat(moved, axis=0) - state if moved else tf.zeros_like(state)
         local = [v for v, s in zip(fixed, self._is_state, strict=True) if not s]
         return loss, of_rows, squares, of_dense, delta, local
+
+    def _check_unassigned(self, scope: Any, given: Sequence[Any]) -> None:
+        """Raise ModelRefused for a trainable variable that the model's own code assigns in its call."""
+        for variable, value in zip(self._trainable, given, strict=True):
+            if scope.get_current_value(variable) is not value:
+                raise ModelRefused(
+                    f"the call of the model assigns the trainable variable {variable.path}, and the next step gets it "
+                    "from the servers as it was: compute what is used from it, or make it trainable=False"
+                )
 
     def _predict_graph(
         self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], fed: Any

@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,7 @@ class AdaptedTorchProgram(AdaptedProgram[TorchForm], TorchBase):
             self._try_step()
         if options.ends_in_single:
             self._try_single(options.first_partition)
+        self._try_projections()
         for source in self._sources:  # free the memory of the tables
             source.parameter.data = torch.empty((0, source.shape[1]))
         log.info(
@@ -183,6 +184,18 @@ class AdaptedTorchProgram(AdaptedProgram[TorchForm], TorchBase):
     def _try_step(self) -> None:
         with self._refusing("training"):
             self._gradients(*self._before_training(self._first_batch()))
+
+    def _try_projections(self) -> None:
+        """Raise ModelRefused for a forward that changes parameters in place, as to keep weights in a range.
+
+        The trial has already put the first ones into such a range: ten times their opposite is outside of it.
+        """
+        rows, keys, dense, state, batch = self._before_training(self._first_batch())
+        given = -10 * dense
+        parameters = self._parameters(given.copy())
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), suppress(Exception):
+            self._called(self._learner, self._gathered(rows, keys), parameters, self._buffers(state), batch)
+        self._check_kept(parameters, given)
 
     def _try_single(self, partition: str) -> None:
         """Raise ModelRefused for a module that takes no batch of one sample, as BatchNorm does while it is trained: the

@@ -58,6 +58,11 @@ def was_changed(tensor: Any) -> bool:
     return _attribute(tensor, "_version") > 0
 
 
+def has_hooks(parameter: Any) -> bool:
+    """Return whether functions are called with the gradient of a parameter."""
+    return bool(_attribute(parameter, "_backward_hooks") or _attribute(parameter, "_post_accumulate_grad_hooks"))
+
+
 def own_parameters(module: Any) -> dict[str, Any]:
     """Return the parameters of a module without its submodules, by name, to read or replace; None for an unset one."""
     return _attribute(module, "_parameters")

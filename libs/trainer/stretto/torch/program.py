@@ -35,6 +35,7 @@ from ..model.program import (
 from ..readers import Batch
 from .objective import own_loss
 from .optimizer import from_torch
+from .private import has_hooks
 
 
 class TorchBase(ProgramBase):
@@ -61,6 +62,7 @@ class TorchBase(ProgramBase):
             for name, parameter in model.named_parameters()
             if parameter.requires_grad and id(parameter) not in apart
         }
+        _check_hooks(model)
         buffers: dict[str, Any] = dict(model.named_buffers())
         self._states = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
         _check_types({**self._trained, **self._states})
@@ -126,6 +128,15 @@ class TorchBase(ProgramBase):
         buffers.update((name, values[name]) for name in buffers)
         return output
 
+    def _check_kept(self, parameters: Sequence[Any], given: F32) -> None:
+        """Raise ModelRefused for a parameter that a call has changed in place. given: the parameters before it."""
+        for name, now, before in zip(self._trained, parameters, pieces(given, self._shapes), strict=True):
+            if not np.array_equal(now.detach().cpu().numpy(), before, equal_nan=True):
+                raise ModelRefused(
+                    f"forward changes the parameter {name} in place, and the next step gets it from the servers as it "
+                    "was: compute what is used from it, as in self.weight.clamp(min=0) or torch.nn.utils.parametrize"
+                )
+
     def _state_delta(self, buffers: Mapping[str, Any], state: F32) -> F32:
         """Return what a step adds to the state: [state_size]; 0 for an infinite number that stays, as in masks."""
         new = flat([buffer.cpu().numpy() for buffer in buffers.values()])
@@ -146,12 +157,17 @@ class TorchProgram(TorchBase):
         # a call puts other tensors into the module, so that one that predicts while another trains needs its own
         self._predictor = copy.deepcopy(model).eval()
         self._predicting = threading.Lock()
+        self._is_kept = False
 
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
         gathered = [each.requires_grad_() for each in self._gathered(rows, keys)]
         parameters = [each.requires_grad_() for each in self._parameters(dense)]
         buffers = self._buffers(state)
+        before = None if self._is_kept else dense.copy()
         output = self._called(self.model, gathered, parameters, buffers, batch)
+        if before is not None:
+            self._check_kept(parameters, before)
+            self._is_kept = True
         label = self._given(np.asarray(batch["label"], np.float32)).reshape(output.shape)
         try:
             loss = self._loss_of(label, output)
@@ -248,6 +264,16 @@ def check_modules(model: Any) -> None:
         if getattr(module, "track_running_stats", False) and getattr(module, "momentum", 0.1) is None:
             raise ModelRefused(
                 f"module {name} has momentum=None, a mean over the batches of one process; give a number, as in 0.1"
+            )
+
+
+def _check_hooks(model: Any) -> None:
+    """Raise ModelRefused for a parameter whose gradient the user's code changes or sees."""
+    for name, parameter in model.named_parameters():
+        if has_hooks(parameter):
+            raise ModelRefused(
+                f"the parameter {name} has a hook on its gradient, which no step of a worker calls: freeze it by "
+                "requires_grad_(False), or compute with what changes the gradient in forward, as detach() does"
             )
 
 

@@ -442,6 +442,31 @@ def own_step() -> Any:
     return Stepping()
 
 
+def own_test() -> Any:
+    class Testing(TwoTowers):
+        def test_step(self, data: Any) -> Any:
+            return super().test_step(data)
+
+    return Testing()
+
+
+def constrained() -> Any:
+    given = base()
+    both = layers.Concatenate()([layers.Reshape((-1,))(row(given["user"])), given["price"]])
+    return keras.Model(given, layers.Dense(1, kernel_constraint="non_neg", name="head")(both))
+
+
+def assigning() -> Any:
+    class Clamped(layers.Dense):
+        def call(self, inputs: Any) -> Any:
+            self.kernel.assign(keras.ops.maximum(self.kernel, 0.0))
+            return super().call(inputs)
+
+    given = base()
+    both = layers.Concatenate()([layers.Reshape((-1,))(row(given["user"])), given["price"]])
+    return keras.Model(given, Clamped(1, name="head")(both))
+
+
 def table_regularizer() -> Any:
     return functional(embeddings_regularizer=keras.regularizers.OrthogonalRegularizer())
 
@@ -560,6 +585,25 @@ REFUSED: dict[str, Kind] = {
         named("user", "item"),
         refused="its own train_step",
         why="it updates parameters where they are not; `compute_loss` is taken",
+    ),
+    "own test": Kind(
+        "an own `test_step`",
+        own_test,
+        named("user", "item"),
+        refused="its own test_step",
+        why="no evaluation calls it; `compute_loss` and `compute_metrics` are taken",
+    ),
+    "dense constraint": Kind(
+        "constraints of other layers",
+        constrained,
+        refused="variable .*head/kernel has the constraint NonNeg",
+        why="they are applied after each update; compute the weights in the layer's call",
+    ),
+    "assigning": Kind(
+        "a call that assigns a trainable variable",
+        assigning,
+        refused="assigns the trainable variable .*head/kernel",
+        why="the next step gets it from the servers as it was",
     ),
     "no loss": Kind(
         "several outputs without a loss",

@@ -537,6 +537,22 @@ TAKEN: dict[str, Kind] = {
     ),
     "classes": Kind("several classes", Classes, pairs("user", "item", label="class"), loss=functional.cross_entropy),
 }
+
+
+def hooked() -> Any:
+    made = Plain()
+    next(made.head.parameters()).register_hook(lambda gradient: gradient * 0)
+    return made
+
+
+class Projected(Plain):
+    """Keeps the weights of its last layer within a range that those it begins with are in."""
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        next(self.head.parameters()).data.clamp_(-1, 1)
+        return super().forward(*args, **named)
+
+
 REFUSED: dict[str, Kind] = {
     "norm": Kind(
         "`max_norm`",
@@ -549,6 +565,18 @@ REFUSED: dict[str, Kind] = {
         lambda: Plain(scale_grad_by_freq=True),
         refused="layer users: scale_grad_by_freq",
         why="Adagrad and Adam scale rows by their gradients",
+    ),
+    "hook": Kind(
+        "hooks on a parameter's gradient",
+        hooked,
+        refused="the parameter head.*weight has a hook on its gradient",
+        why="no step of a worker calls them; freeze, or detach in forward",
+    ),
+    "projection": Kind(
+        "a forward that changes a parameter in place",
+        Projected,
+        refused="forward changes the parameter head.*weight in place",
+        why="the next step gets it from the servers as it was; use `torch.nn.utils.parametrize`",
     ),
     "half": Kind(
         "tables in half precision or on a GPU",
