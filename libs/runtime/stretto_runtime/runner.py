@@ -189,6 +189,14 @@ class Runner:
         slot = held[0].machines.find(key) if held and held[0].machines and key != CLUSTER else None
         return slot.trace if slot else ""
 
+    def machine_of(self, key: str) -> Any:
+        held = self._partitions.get(partition_of(key))
+        machines = held[0].machines if held is not None and held[0].live else None
+        if machines is None or key in machines.lost:
+            raise PartitionLost(f"{self.service.name} cannot tell about {key!r}: it does not own it, or it is damaged")
+        slot = machines.find(key)
+        return slot.machine if slot is not None else None
+
     async def _join(self, bus: Bus) -> Ownership | None:
         """Become a member, once the streams exist and this code can continue what is saved; None if stopped before.
 

@@ -26,11 +26,13 @@ from .permissions import (
     POD_LIMITS,
     RPC_MAPPING,
     Rights,
+    counter_rights,
     external_rights,
     keeper_rights,
     pods_read,
     pods_send,
     rights_of,
+    watcher_rights,
 )
 from .tool_accounts import (
     COMMON,
@@ -54,9 +56,13 @@ ACTUATOR = "actuator"
 EXTERNAL = "external"
 KEEPER = "external-keeper"
 """User that makes the stream of events of each tool outside; its folder has a file of credentials for each tool."""
-RESERVED = frozenset((*USERS, ROOT, SERVER, KEEPER, "bus"))
+SUPERVISOR = "supervisor"
+"""User that asks the server of one machine whether it can store."""
+RESERVED = frozenset((*USERS, ROOT, SERVER, KEEPER, SUPERVISOR, "bus"))
 
 CREDENTIALS_FILE = "bus.creds"
+COUNTER_FILE = "connections.creds"
+"""The actuator's second file of credentials: it counts the connections of each pod, and cuts those beyond its share."""
 SIGNING_FILE = "pods.seed"
 TRUST_FILE = "trust.conf"
 REVOKED_FILE = "revoked.json"
@@ -66,8 +72,8 @@ CA_FILE = "ca.crt"
 _STORING = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1, "max_ack_pending": -1}
 _PODS = "pods"
 POD_CONNECTIONS = 20_000
-"""Connections of all pods: 10,000 pods, each with one, and with one that broke and that the server still counts."""
-_PODS_LIMITS = {**POD_LIMITS, "conn": POD_CONNECTIONS, "leaf": 0}
+"""Connections of all pods, where the server has descriptors for them: 10,000 pods, each with one, and with one that
+broke and that the server still counts."""
 
 _FROM_PODS = "*.v1.>"
 """The one service that pods import, by subjects of the registry.
@@ -108,7 +114,8 @@ class Keys:
     changes for a tool that had to move to an account of its own.
 
     ``hosts`` are names and addresses of the server, if it gets a certificate of our own authority. Users in ``revoked``
-    get new keys; a server that has read the new trust file refuses the old ones.
+    get new keys; a server that has read the new trust file refuses the old ones. ``pod_connections`` is the most that
+    all pods may have together.
 
     Raises:
         IdentityFault: a file there is not what its name says, one of ``root/`` is missing, or a name cannot be one.
@@ -121,6 +128,7 @@ class Keys:
         external: Sequence[str] = (EXTERNAL,),
         hosts: Sequence[str] = (),
         revoked: Sequence[str] = (),
+        pod_connections: int = POD_CONNECTIONS,
     ) -> None:
         self.folder = folder
         self.made: list[Path] = []
@@ -142,13 +150,20 @@ class Keys:
         for user in USERS:
             tags = [pods_tag(pods.public)] if user == ACTUATOR else []
             self._user(stretto, user, rights_of(user), tags)
+        counter = counter_rights(pods.public, ACTUATOR)
+        self._user(system, ACTUATOR, counter, [pods_tag(pods.public)], self.counter_file)
+        self._user(system, SUPERVISOR, watcher_rights(SUPERVISOR))
         for name, account in tools.items():
             self._user(account, name, external_rights(name))
             self._user(account, KEEPER, keeper_rights(KEEPER), file=self.keeper_folder / f"{name}.creds")
         accounts = {
             system.public: ("SYSTEM", NO_LIMITS, {}),
             stretto.public: ("STRETTO", NO_LIMITS | _STORING, _own(pods.public)),
-            pods.public: ("PODS", NO_LIMITS | _PODS_LIMITS, _of_pods(stretto.public, signing.public)),
+            pods.public: (
+                "PODS",
+                NO_LIMITS | POD_LIMITS | {"conn": pod_connections, "leaf": 0},
+                _of_pods(stretto.public, signing.public),
+            ),
             **{key.public: account_of_tool(name, stretto.public) for name, key in tools.items()},
             **self._common(stretto),
         }
@@ -163,6 +178,11 @@ class Keys:
     def signing_file(self) -> Path:
         """The seed that signs pods' credentials; the scope of the account PODS limits it to the rights of pods."""
         return self.folder / ACTUATOR / SIGNING_FILE
+
+    @property
+    def counter_file(self) -> Path:
+        """Credentials of the actuator in the server's own account: to count connections of pods, and to cut them."""
+        return self.folder / ACTUATOR / COUNTER_FILE
 
     @property
     def certificate(self) -> Certificate:

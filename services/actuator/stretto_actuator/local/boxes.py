@@ -161,7 +161,12 @@ def boxes_of(settings: ActuatorSettings) -> Boxes | None:
     if landlock.abi() < ABI_LEAST:
         return None
     state = settings.state_folder.resolve()
-    files = (settings.signing_key_file, settings.nats_credentials, settings.secrets_folder)
+    files = (
+        settings.signing_key_file,
+        settings.nats_credentials,
+        settings.connections_credentials,
+        settings.secrets_folder,
+    )
     lists = (entry.removesuffix("/*") for entry in settings.allowed.stores)
     stores = dict.fromkeys(path for url in (settings.store, *lists) if (path := _local(url)) is not None)
     closed = tuple(path.resolve() for path in files if path is not None)
