@@ -84,6 +84,12 @@ def connections_here() -> Connections:
     return connections_within(MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard)
 
 
+def descriptors_of(pid: int) -> int:
+    """Return how many file descriptors a process may have. Raises OSError: it is gone."""
+    limit = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+    return MOST_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit
+
+
 def keys_of(folder: Path) -> Keys:
     """The keys of the server in ``folder``: made once, completed by later versions."""
     return Keys(folder / "keys", time.time(), pod_connections=connections_here().of_pods)

@@ -58,6 +58,7 @@ class Runner:
         self._warnings: HealthWarnings | None = None
         self._refusal = ""
         self.metrics.lost_keys.set_function(lambda: len(self._lost_keys()))
+        self.metrics.unrenewed.set_function(lambda: int(self._ownership is not None and bool(self._ownership.fault)))
         self.metrics.no_way_back.set_function(lambda: len(self._no_way_back()))
         service.attach(self)
 
@@ -124,6 +125,8 @@ class Runner:
         if self._ownership is not None:
             waiting = [number for number in mine if number not in self._partitions]
             faults |= {str(n): f"not taken yet; its entry names {self._ownership.holder(n)!r}" for n in waiting}
+        unrenewed = self._ownership.fault if self._ownership is not None else ""
+        faults |= {"lease": unrenewed} if unrenewed else {}
         connected = self._bus is not None and self._bus.connected
         lost = self._lost_keys()
         blind = CLUSTER in lost  # then nothing is decided for any job
@@ -141,7 +144,7 @@ class Runner:
             "pid": os.getpid(),
             "connected": connected,
             "server": self._bus.server if self._bus is not None else "",
-            "ready": connected and owns_all and not blind and not self.service.lacks,
+            "ready": connected and owns_all and not unrenewed and not blind and not self.service.lacks,
             "partitions": live,
             "should_own": mine,
             "faults": faults,

@@ -44,8 +44,8 @@ class ActuatorSettings(StoreSettings, ExtendedSettings):
     )
     connections_credentials: Path | None = Field(
         None,
-        description="file of credentials in the server's own account, by which the actuator keeps each pod to its share "
-        "of connections (`python -m stretto_installation keys` makes it); none: only their number together is bounded",
+        description="file of credentials in the server's own account, by which the actuator keeps each pod to its "
+        "share of connections (`python -m stretto_installation keys` makes it); none: only all together are bounded",
     )
     credentials_s: float = Field(
         86400.0,

@@ -1,9 +1,9 @@
 """Connections of pods to the bus: each pod has a share of its own, and what is beyond is cut at once.
 
-The server bounds the connections of all pods together, in their account, and knows no bound of one user. So the actuator
-hears, in the server's own account, of each connection that a pod opens, and has the server end the oldest of a pod that
-has too many: one that broke, and that the server still counts, goes first. A pod that is gone has no share at all: its
-credentials, valid for a day, are of no use from the end of the pod on.
+The server bounds the connections of all pods together, in their account, and knows no bound of one user. So the
+actuator hears, in the server's own account, of each connection that a pod opens, and has the server end the oldest of a
+pod that has too many: one that broke, and that the server still counts, goes first. A pod that is gone has no share at
+all: its credentials, valid for a day, are of no use from the end of the pod on.
 """
 
 from __future__ import annotations
