@@ -29,6 +29,8 @@ ASK_S = 2.0
 ROOM_BYTES = 64 << 20
 """Free bytes with which a restart is worth its while: streams write on, and recover (taste)."""
 ROOM_DESCRIPTORS = 64
+NO_BYTES, NO_DESCRIPTORS = 1 << 20, 8
+"""With less, it stores nothing, whatever it says: while descriptors are missing its answer is that all is well."""
 PAUSE_FIRST_S, PAUSE_MOST_S = 5.0, 60.0
 """Pauses between restarts, each twice the last one's, until the server has stored for longer than that."""
 WRITE_ERROR = "write error: "
@@ -60,23 +62,23 @@ class Healer:
         self._restarted_s = -PAUSE_MOST_S
 
     def judge(self, look: Look, now: float) -> Verdict:
-        if not look.error:
-            if now - self._restarted_s > 2 * self._pause_s:
-                self._pause_s = PAUSE_FIRST_S
-            return Verdict("", False)
-        if look.free_bytes < ROOM_BYTES:
+        if look.free_bytes < (ROOM_BYTES if look.error else NO_BYTES):
             free, wanted = figures.size(look.free_bytes), figures.size(ROOM_BYTES)
             return Verdict(
                 f"the bus stores nothing, its disk is full ({free} free): make room; with {wanted} free the bus is "
                 "restarted by itself, and everything goes on",
                 False,
             )
-        if look.free_descriptors < ROOM_DESCRIPTORS:
+        if look.free_descriptors < (ROOM_DESCRIPTORS if look.error else NO_DESCRIPTORS):
             return Verdict(
                 "the bus stores nothing, it has no file descriptors left: it is restarted by itself once connections "
                 "have ended; raise the limit of open files (`ulimit -Hn`) before the next start",
                 False,
             )
+        if not look.error:
+            if now - self._restarted_s > 2 * self._pause_s:
+                self._pause_s = PAUSE_FIRST_S
+            return Verdict("", False)
         if now - self._restarted_s < self._pause_s:
             return Verdict(f"the bus stored nothing ({look.error}), and is being restarted", False)
         again = now - self._restarted_s < 2 * self._pause_s

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stretto_installation.one_machine.bus_health import (
+    NO_BYTES,
+    NO_DESCRIPTORS,
     PAUSE_FIRST_S,
     PAUSE_MOST_S,
     ROOM_BYTES,
@@ -18,7 +20,7 @@ from stretto_installation.one_machine.bus_health import (
     write_error,
 )
 
-SOUND = Look("", 0, 0)
+SOUND = Look("", NO_BYTES, NO_DESCRIPTORS)
 FAILED = Look("no space left on device", ROOM_BYTES, ROOM_DESCRIPTORS)
 looks = st.lists(
     st.sampled_from([SOUND, FAILED, Look("x", ROOM_BYTES - 1, 999), Look("x", 1 << 40, ROOM_DESCRIPTORS - 1)]),
@@ -61,6 +63,8 @@ def test_pauses_grow_while_restarts_do_not_help_and_are_short_again_afterwards()
     [
         (Look("x", 3 << 20, 999), "its disk is full (3 MiB free): make room"),
         (Look("x", 1 << 40, 3), "no file descriptors left"),
+        (Look("", 1 << 40, 3), "no file descriptors left"),
+        (Look("", 0, 999), "its disk is full (0 B free)"),
         (FAILED, "no space left on device), and is being restarted"),
     ],
 )
