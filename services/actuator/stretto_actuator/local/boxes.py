@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from stretto_runtime import SettingsFault
@@ -19,7 +20,7 @@ from stretto_wire.stores.urls import canonical
 from ..backend import BackendError, PodSpec, folders_in
 from ..pod import job_volumes
 from ..settings import ActuatorSettings
-from . import landlock, seccomp
+from . import landlock, mounts, seccomp
 from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, DEVICE, READ, WRITE
 
 FILE_URL = "file://"
@@ -33,6 +34,7 @@ MARKS = ("STRETTO_JOB", "STRETTO_POD", "STRETTO_POD_FOLDER")
 
 LAUNCH = "import sys; sys.path.insert(0, sys.argv.pop(1)); import landlock, seccomp; landlock.main(seccomp.restrict)"
 """Imported, not run as a script: an import is compiled once."""
+LAUNCH_SHELTERED = LAUNCH.replace("seccomp;", "mounts, seccomp;").replace(".restrict)", ".restrict, mounts.shelter)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Boxes:
     memory: Path | None
     closed: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
+    sheltered: bool = False
+    """Each pod gets a view of the file system of its own."""
 
     def box(self, spec: PodSpec, folder: Path, scratch: Path) -> Box:
         """Return the box of a pod with these folders; what it writes is made. Raises BackendError."""
@@ -120,7 +124,9 @@ def launch_of(
     if boxes is None:
         return [*spec.command], spec.environment
     box = replace(boxes.box(spec, folder, scratch), devices=devices)
-    return command_in(box, spec.command), environment_around(environment_in(box, spec.environment, scratch))
+    return command_in(box, spec.command, boxes.sheltered), environment_around(
+        environment_in(box, spec.environment, scratch)
+    )
 
 
 def environment_around(given: Mapping[str, str]) -> dict[str, str]:
@@ -142,10 +148,11 @@ def environment_in(box: Box, given: dict[str, str], scratch: Path) -> dict[str, 
     return given | {name: str(scratch / place) for name, place in OF_SCRATCH.items() if not fits(name)}
 
 
-def command_in(box: Box, command: tuple[str, ...]) -> list[str]:
+def command_in(box: Box, command: tuple[str, ...], sheltered: bool = False) -> list[str]:
     """Return the command line that starts ``command`` in its box."""
     folder = str(Path(landlock.__file__).parent)
-    return [sys.executable, "-I", "-S", "-c", LAUNCH, folder, *box.options(), "--", *command]
+    launch = LAUNCH_SHELTERED if sheltered else LAUNCH
+    return [sys.executable, "-I", "-S", "-c", launch, folder, *box.options(), "--", *command]
 
 
 def boxes_of(settings: ActuatorSettings) -> Boxes | None:
@@ -170,7 +177,7 @@ def boxes_of(settings: ActuatorSettings) -> Boxes | None:
     lists = (entry.removesuffix("/*") for entry in settings.allowed.stores)
     stores = dict.fromkeys(path for url in (settings.store, *lists) if (path := _local(url)) is not None)
     closed = tuple(path.resolve() for path in files if path is not None)
-    return Boxes(state, tuple(stores), settings.memory_folder, closed, _writable(settings, state))
+    return Boxes(state, tuple(stores), settings.memory_folder, closed, _writable(settings, state), not _unsheltered())
 
 
 def _writable(settings: ActuatorSettings, state: Path) -> tuple[Path, ...]:
@@ -201,7 +208,18 @@ def _lack() -> str:
         offered = "the kernel filters no system calls, or not on this kind of machine"
         remedy = "run x86-64 or AArch64, and where a container forbids seccomp, allow it"
         found.append(f"local pods may limit and slow down all processes of this user: {offered}; {remedy}")
+    if why := _unsheltered():
+        remedy = (
+            "allow user namespaces to this user (where there is `kernel.apparmor_restrict_unprivileged_userns`, set 0)"
+        )
+        found.append(f"local pods may change mode, owner and times of files of this user: {why}; {remedy}")
     return "; ".join(found)
+
+
+@cache
+def _unsheltered() -> str:
+    """Return why pods get no view of the file system of their own here, empty where they do."""
+    return mounts.lack()
 
 
 def warning_of(settings: ActuatorSettings) -> str:

@@ -192,8 +192,12 @@ def _give_up(why: str) -> NoReturn:
     sys.exit(CANNOT_CONFINE)
 
 
-def main(restrict: Callable[[], None]) -> None:
-    """Confine this process, restrict its system calls by ``restrict``, and execute the command.
+def main(
+    restrict: Callable[[], None],
+    shelter: Callable[[Sequence[str], Sequence[str], Sequence[str]], None] | None = None,
+) -> None:
+    """Confine this process, in a view of the file system that ``shelter`` gives it, restrict its system calls by
+    ``restrict``, and execute the command.
 
     Arguments: the options ``--closed``, ``--read``, ``--write`` and ``--device``, each with a path, as often as needed;
     ``--``; the command. It gets the variables that begin with ``BOXED``, without that.
@@ -205,6 +209,8 @@ def main(restrict: Callable[[], None]) -> None:
         [path for name, path in pairs if name == each] for each in (CLOSED, READ, WRITE, DEVICE)
     )
     try:
+        if shelter is not None:
+            shelter(closed, reads, writes)
         confine(closed, reads, writes, abi(), devices)
         restrict()
     except OSError as error:
