@@ -21,7 +21,7 @@ from ..backend import BackendError, PodSpec, folders_in
 from ..pod import job_volumes
 from ..settings import ActuatorSettings
 from . import landlock, mounts, seccomp
-from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, DEVICE, READ, WRITE
+from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, DEVICE, READ, SHOW, WRITE
 
 FILE_URL = "file://"
 SHARED_MEMORY = Path("/dev/shm")
@@ -42,17 +42,20 @@ class Box:
     """The reach of one pod. All paths are absolute and have no links in them.
 
     ``closed``: places that are neither read nor written, but for what follows; all others are read. ``reads`` and
-    ``writes``: folders that are there already. ``devices``: files of devices.
+    ``writes``: folders that are there already. ``devices``: files of devices. ``shown``: folders that are there in the
+    pod's view, for the sockets of its job's other pods, and are neither read nor written.
     """
 
     closed: tuple[str, ...]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     devices: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
 
     def options(self) -> Iterator[str]:
         """Yield the arguments of ``landlock.py``."""
-        for name, paths in ((CLOSED, self.closed), (READ, self.reads), (WRITE, self.writes), (DEVICE, self.devices)):
+        places = {CLOSED: self.closed, READ: self.reads, WRITE: self.writes, DEVICE: self.devices, SHOW: self.shown}
+        for name, paths in places.items():
             for path in paths:
                 yield from (name, path)
 
@@ -94,7 +97,7 @@ class Boxes:
             raise BackendError(f"{spec.job}/{spec.pod} gets no folder of its own: {error}; make room there") from error
         started_from = (place for place in self._started_from(spec) if place.is_dir())
         reads = [folder, *started_from, *(place for place, is_writable in volumes if not is_writable)]
-        return Box(_resolved(barred), _resolved(reads), writes)
+        return Box(_resolved(barred), _resolved(reads), writes, shown=_resolved([folder.parent]))
 
     def _plain(self, folder: Path) -> Path:
         """Return a job's folder. Raises BackendError: below the operator's store the way to it has a link.

@@ -1,4 +1,4 @@
-"""Limits of CPU, memory and processes of process groups by the kernel's control groups, version 1 or 2, where they may be written.
+"""Limits of CPU, memory and processes of pods by the kernel's control groups, version 1 or 2, where they are writable.
 
 Version 1: one hierarchy per controller (``cpu``, ``memory``); version 2: one for all. Either can be missing or
 read-only (unprivileged, containers); missing limits are reported, and the backend falls back to weaker means.

@@ -270,6 +270,10 @@ async def test_a_pod_changes_no_mode_owner_or_time_of_others_files_and_reaches_n
     server = socket.socket(socket.AF_UNIX)
     server.bind(str(place.state / "pods/other/worker-9/plane.sock"))
     server.listen()
+    (place.state / "pods/j/ps-0/work").mkdir(parents=True)
+    peer = socket.socket(socket.AF_UNIX)
+    peer.bind(str(place.state / "pods/j/ps-0/work/plane.sock"))
+    peer.listen()
     script = f"""
     import socket
     def held(path, change):
@@ -292,12 +296,13 @@ async def test_a_pod_changes_no_mode_owner_or_time_of_others_files_and_reaches_n
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(path)
     attempt("socket", lambda: connect({server.getsockname()!r}))
+    connect({str(place.state / "pods/j/ps-0/work/plane.sock")!r})
     write("own")
     os.chmod("own", 0o600)
     os.utime("own", (1, 1))
     os.rename("own", "other")
     """
-    with server:
+    with server, peer:
         assert await place.run(script) == []
     assert all(path.read_text() == "secret" for path in place.secrets)
 
