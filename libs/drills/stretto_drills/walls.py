@@ -13,6 +13,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from typing import Any
 
 import nkeys
 import numpy as np
+from stretto_bus.login import seed_of, token_of
 
 OPEN, TRIED = "wall open: ", "walls tried: "
 """Beginnings of the lines that the pod prints: of what succeeded, and of their number at the end."""
@@ -28,17 +30,10 @@ CONNECTIONS, HELD_MOST = 24, 8
 """Connections that the pod opens, and those that it may be left with (``stretto_actuator.pod.connections``)."""
 CUT_S = 5.0
 HARMLESS = (0, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH)
-CALLS = {"pidfd_open": 434, "process_vm_readv": 310, "kcmp": 312, "move_pages": 279, "migrate_pages": 256}
-"""Numbers of system calls, on x86-64, whose first arguments are a process."""
-ATTACH = 16
+CALLS = {"pidfd_open": 434, "move_pages": 279, "migrate_pages": 256}
+"""Numbers of system calls, on x86-64, whose first argument is a process, and which do nothing for nothing."""
 OF_OTHERS = ("environ", "mem", "maps", "auxv", "io", "syscall", "root", "cwd", "exe", "fd", "ns/mnt")
-KEYS = (
-    "gateway.token",
-    "nats/keys/root/operator.seed",
-    "nats/keys/operator/bus.creds",
-    "plane.secret",
-    "redis/redis.conf",
-)
+KEYS = ("gateway.token", "nats/keys/root/operator.seed", "nats/keys/operator/bus.creds", "redis/redis.conf")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -73,8 +68,13 @@ def try_all() -> None:
             count += 1
             with contextlib.suppress(OSError, ValueError):
                 attempt()
-                print(f"{OPEN}{name}", flush=True)
-    print(f"{TRIED}{count}", flush=True)
+                _say(f"{OPEN}{name}")
+    _say(f"{TRIED}{count}")
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 Attempts = Iterator[tuple[str, Callable[[], object]]]
@@ -96,17 +96,17 @@ def processes(folder: Path) -> Attempts:
             yield f"{name} of {pid}", lambda pid=pid, number=number: _call(number, pid, 0, 0, 0, 0)
         for name in OF_OTHERS:
             yield f"/proc/{pid}/{name}", lambda pid=pid, name=name: _look(Path(f"/proc/{pid}/{name}"))
-    yield "nice of all", lambda: os.setpriority(os.PRIO_USER, os.getuid(), os.getpriority(os.PRIO_USER, os.getuid()))
+    yield "nice of all", lambda: _be_as_nice(os.PRIO_USER, os.getuid())
 
 
 def others(folder: Path) -> list[int]:
-    """Return the processes whose command lines name an installation's programs, but not those of this job."""
+    """Return the processes whose command lines name programs of an installation or of pods, but for this pod's."""
     found: list[int] = []
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            line = entry.read_text(errors="replace")
-            if (str(folder) in line or "stretto_" in line) and os.environ["STRETTO_JOB"] not in line:
-                found.append(int(entry.parent.name))
+            line, pid = entry.read_text(errors="replace"), int(entry.parent.name)
+            if (str(folder) in line or "stretto" in line) and os.getsid(pid) != os.getsid(0):
+                found.append(pid)
     return found
 
 
@@ -121,7 +121,7 @@ def files(folder: Path) -> Attempts:
 
 
 def sockets(folder: Path) -> Attempts:
-    """Yield attempts at sockets of other jobs and services: those with a name in the state folder, and abstract ones."""
+    """Yield attempts at sockets of other jobs and services: those in the state folder, and abstract ones."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
             name = line.split()[-1]
@@ -147,6 +147,10 @@ def _call(number: int, *arguments: int) -> None:
         raise OSError(ctypes.get_errno(), str(number))
 
 
+def _be_as_nice(which: int, who: int) -> None:
+    os.setpriority(which, who, os.getpriority(which, who))
+
+
 def _look(path: Path) -> None:
     if path.name in ("root", "cwd", "exe", "mnt"):
         path.readlink()
@@ -165,18 +169,14 @@ def _connect(name: str) -> None:
 def _login() -> socket.socket | None:
     """Log in to the bus as this pod. None: it was refused."""
     text = Path(os.environ["STRETTO_NATS_CREDENTIALS"]).read_text()
-    token, seed = (text.split(f"BEGIN {what}-----")[1].split("------END")[0].strip() for what in (
-        "NATS USER JWT", "USER NKEY SEED"
-    ))  # fmt: skip
     host, port = os.environ["STRETTO_NATS_URL"].split("//")[1].split(":")
     try:
         line = socket.create_connection((host, int(port)), CUT_S)
         nonce = json.loads(line.recv(8192).split(b" ", 1)[1].split(b"\r\n")[0])["nonce"]
-        proof = nkeys.from_seed(bytearray(seed.encode())).sign(nonce.encode())
+        proof = nkeys.from_seed(bytearray(seed_of(text).encode())).sign(nonce.encode())
         signature = base64.urlsafe_b64encode(proof).rstrip(b"=").decode()
-        line.sendall(
-            b"CONNECT " + json.dumps({"jwt": token, "sig": signature, "verbose": False}).encode() + b"\r\nPING\r\n"
-        )
+        login = json.dumps({"jwt": token_of(text), "sig": signature, "verbose": False})
+        line.sendall(f"CONNECT {login}\r\nPING\r\n".encode())
         return line if line.recv(64).startswith(b"PONG") else None
     except (OSError, IndexError):
         return None

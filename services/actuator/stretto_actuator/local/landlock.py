@@ -199,8 +199,9 @@ def main(
     """Confine this process, in a view of the file system that ``shelter`` gives it, restrict its system calls by
     ``restrict``, and execute the command.
 
-    Arguments: the options ``--closed``, ``--read``, ``--write``, ``--device`` and ``--show`` (in the view, and no more),
-    each with a path, as often as needed; ``--``; the command. It gets the variables that begin with ``BOXED``, without that.
+    Arguments: the options ``--closed``, ``--read``, ``--write``, ``--device`` and ``--show`` (in the view, no more),
+    each with a path, as often as needed; ``--``; the command. It gets the variables that begin with ``BOXED``, without
+    that.
     """
     end = sys.argv.index("--")
     options, command = sys.argv[1:end], sys.argv[end + 1 :]
