@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import ctypes
+import importlib
 import json
 import os
 import resource
@@ -21,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import nkeys
-import numpy as np
 from stretto_bus.login import seed_of, token_of
 
+EXAMPLE = "stretto.examples.wide_deep:WideDeep"
 OPEN, TRIED = "wall open: ", "walls tried: "
 """Beginnings of the lines that the pod prints: of what succeeded, and of their number at the end."""
 CONNECTIONS, HELD_MOST = 24, 8
@@ -32,31 +33,28 @@ CUT_S = 5.0
 HARMLESS = (0, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH)
 CALLS = {"pidfd_open": 434, "move_pages": 279, "migrate_pages": 256}
 """Numbers of system calls, on x86-64, whose first argument is a process, and which do nothing for nothing."""
-OF_OTHERS = ("environ", "mem", "maps", "auxv", "io", "syscall", "root", "cwd", "exe", "fd", "ns/mnt")
+OF_OTHERS = ("environ", "mem", "maps", "auxv", "io", "syscall", "root", "cwd", "exe", "fd/0", "ns/mnt")
 KEYS = ("gateway.token", "nats/keys/root/operator.seed", "nats/keys/operator/bus.creds", "redis/redis.conf")
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Model:
-    """A model that trains, and whose reader tries the walls once."""
+class HostileModel:
+    """The model of an example, whose reader tries the walls once."""
 
     def __init__(self) -> None:
+        module, _, name = EXAMPLE.partition(":")
+        self._example: Any = getattr(importlib.import_module(module), name)()
         self._begun = False
 
     def build(self) -> Any:
-        import keras
+        return self._example.build()
 
-        rows = keras.Input((1, 4), name="rows")
-        return keras.Model(rows, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
-
-    def read(self, start: int, length: int) -> dict[str, Any]:
+    def read(self, start: int, length: int) -> Any:
         if not self._begun and os.environ["STRETTO_POD"].startswith("worker"):
             self._begun = True
             threading.Thread(target=try_all, name="walls", daemon=True).start()
-        time.sleep(0.05)
-        ids = np.random.default_rng(start).integers(0, 100, (length, 1))
-        return {"label": (ids[:, 0] % 2).astype(np.float32), "categorical": ids.astype(np.int64)}
+        return self._example.read(start, length)
 
 
 def try_all() -> None:
@@ -152,10 +150,8 @@ def _be_as_nice(which: int, who: int) -> None:
 
 
 def _look(path: Path) -> None:
-    if path.name in ("root", "cwd", "exe", "mnt"):
+    if path.name in ("root", "cwd", "exe", "0", "mnt"):
         path.readlink()
-    elif path.name == "fd":
-        list(path.iterdir())
     else:
         with path.open("rb") as file:
             file.read(1)

@@ -40,7 +40,7 @@ STORE = "jetstream"
 
 
 MOST_DESCRIPTORS = 65_536
-"""Of a larger limit no more is used: connections cost memory, too."""
+"""Descriptors of a server beyond which a larger limit is not used: connections cost memory, too."""
 FOR_FILES = 1024
 """Descriptors for the files of streams; measured with five streams and three readers of old messages: 60 (taste)."""
 FOR_SERVICES = 512

@@ -25,7 +25,7 @@ from stretto_wire.contract.submission import JobSubmitted
 from .backend import Backend, BackendError, PodStatus
 from .job.reconcile import Reconciler
 from .local.boxes import warning_of
-from .pod.connections import SHARE, ConnectionCounter, Pod
+from .pod.connections import SHARE, ConnectionCounter, PodName
 from .pod.credentials import Issuer
 from .pod.logs import PodLogs
 from .settings import ActuatorSettings
@@ -119,7 +119,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
         self._counter = ConnectionCounter(settings.nats_url, login, self.connections_of, self._end_greedy)
         self._counter.start()
 
-    def connections_of(self, pod: Pod) -> int:
+    def connections_of(self, pod: PodName) -> int:
         """Return how many connections to the bus a pod may have: none once it is gone."""
         try:
             machine = self.machine_of(pod.job)
@@ -127,7 +127,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
             return SHARE
         return SHARE if machine is not None and pod.name in machine.state.pods else 0
 
-    def _end_greedy(self, pod: Pod) -> None:
+    def _end_greedy(self, pod: PodName) -> None:
         """End a pod that opens connections without end; where it is gone already, those that use its credentials."""
         with contextlib.suppress(PartitionLost):
             machine = self.machine_of(pod.job)

@@ -99,10 +99,10 @@ def document_for(job: str) -> dict[str, Any]:
     memory = {"worker_memory_bytes": 2**30, "ps_memory_bytes": 2**29}
     return {
         "name": job,
-        "model": {"entry": "stretto_drills.walls:Model", "embedding_dim": 4},
+        "model": {"entry": "stretto_drills.walls:HostileModel"},
         "dataset": {"samples": 10**12},
         "checkpoint": {"every_s": None},
-        "resources": {"fixed": True, "initial": wanted | memory},
+        "resources": {"fixed": True, "initial": wanted | memory, "data": {"mode": "off"}},
     }
 
 

@@ -278,7 +278,7 @@ class Keys:
             self._revoke(claims_of(token)["iss"], key.public)
             token, key = "", None
         key = key or Key.new(USER_KEY)
-        signed = self._signed(account, key.public, name, wanted, token)
+        signed = _signed(account, key.public, name, wanted, token, self._now)
         if signed != token:
             self._write(path, credentials(signed, key))
 
@@ -305,16 +305,6 @@ class Keys:
         self._revoked.setdefault(account, {})[user] = int(self._now)
         self._write(self.folder / ROOT / REVOKED_FILE, _json_of(self._revoked))
 
-    def _signed(self, issuer: Key, subject: str, name: str, nats: Claims, known: str) -> str:
-        """Sign a token, or keep ``known`` if it has the same claims."""
-        if known:
-            claims = {part: value for part, value in claims_of(known).items() if part not in ("iat", "jti")}
-            if claims == {"iss": issuer.public, "name": name, "sub": subject, "nats": nats} and issuer.has_signed(
-                known
-            ):
-                return known
-        return issuer.sign(subject, name, nats, self._now)
-
     def _trusted(self) -> dict[str, str]:
         """The tokens in the server's file, by public key."""
         path, tokens = self.folder / SERVER / TRUST_FILE, dict[str, str]()
@@ -327,13 +317,13 @@ class Keys:
         path = self.folder / SERVER / TRUST_FILE
         known, tokens = path.read_text() if path.exists() else "", self._trusted()
         claims: Claims = {"type": "operator", "version": 2, "system_account": system}
-        root = self._signed(operator, operator.public, "stretto", claims, tokens.get(operator.public, ""))
+        root = _signed(operator, operator.public, "stretto", claims, tokens.get(operator.public, ""), self._now)
         preload: dict[str, str] = {}
         for public, (name, limits, more) in accounts.items():
             claims = {"type": "account", "version": 2, "limits": limits, **more}
             if revoked := self._revoked.get(public):
                 claims["revocations"] = revoked
-            preload[public] = self._signed(operator, public, name, claims, tokens.get(public, ""))
+            preload[public] = _signed(operator, public, name, claims, tokens.get(public, ""), self._now)
         lines = [f"operator: {json.dumps(root)}", f"system_account: {system}", "resolver: MEMORY"]
         text = "\n".join([*lines, f"resolver_preload: {json.dumps(preload, indent=1)}", ""])
         if text != known:
@@ -365,6 +355,15 @@ class Keys:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, text)
         self.made.append(path)
+
+
+def _signed(issuer: Key, subject: str, name: str, nats: Claims, known: str, now: float) -> str:
+    """Sign a token, or keep ``known`` if it has the same claims."""
+    if known:
+        claims = {part: value for part, value in claims_of(known).items() if part not in ("iat", "jti")}
+        if claims == {"iss": issuer.public, "name": name, "sub": subject, "nats": nats} and issuer.has_signed(known):
+            return known
+    return issuer.sign(subject, name, nats, now)
 
 
 def _json_of(revoked: Mapping[str, Mapping[str, int]]) -> str:

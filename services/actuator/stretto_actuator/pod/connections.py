@@ -36,14 +36,14 @@ LISTED = 1000
 log = structlog.get_logger("stretto.connections")
 
 
-class Pod(NamedTuple):
+class PodName(NamedTuple):
     """The pod that credentials name."""
 
     job: str
     name: str
 
 
-class Connection(NamedTuple):
+class OpenConnection(NamedTuple):
     """A connection: the server's id, and the number that the server gave it."""
 
     server: str
@@ -53,22 +53,22 @@ class Connection(NamedTuple):
 class Shares:
     """Open connections by pod, and those that are too many. ``share`` returns how many a pod may have."""
 
-    def __init__(self, share: Callable[[Pod], int]) -> None:
+    def __init__(self, share: Callable[[PodName], int]) -> None:
         self._share = share
-        self._open: dict[str, dict[str, dict[Connection, None]]] = {}
+        self._open: dict[str, dict[str, dict[OpenConnection, None]]] = {}
         """Job -> pod -> its connections, the oldest first."""
-        self._pods: dict[Connection, Pod] = {}
-        self._cut: dict[Pod, deque[float]] = {}
-        self._gone: dict[Pod, float] = {}
+        self._pods: dict[OpenConnection, PodName] = {}
+        self._cut: dict[PodName, deque[float]] = {}
+        self._gone: dict[PodName, float] = {}
         """Pods without a share -> time until which that is believed."""
 
-    def opened(self, pod: Pod, connection: Connection, now: float) -> list[Connection]:
+    def opened(self, pod: PodName, connection: OpenConnection, now: float) -> list[OpenConnection]:
         """Note a connection, again if it is known; return those to cut."""
         self._pods[connection] = pod
         self._open.setdefault(pod.job, {}).setdefault(pod.name, {}).setdefault(connection)
         return self._beyond(pod, now)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: OpenConnection) -> None:
         """Note that a connection is gone."""
         pod = self._pods.pop(connection, None)
         if pod is None:
@@ -80,11 +80,11 @@ class Shares:
         if not pods:
             del self._open[pod.job]
 
-    def changed(self, job: str, now: float) -> list[Connection]:
+    def changed(self, job: str, now: float) -> list[OpenConnection]:
         """Return the connections of a job to cut, after its pods have changed."""
-        return [each for name in [*self._open.get(job, ())] for each in self._beyond(Pod(job, name), now)]
+        return [each for name in [*self._open.get(job, ())] for each in self._beyond(PodName(job, name), now)]
 
-    def too_many(self, pod: Pod, now: float) -> bool:
+    def too_many(self, pod: PodName, now: float) -> bool:
         """Note that a connection of a pod was cut; return whether the pod has had so many that it is to end."""
         for quiet in [each for each, times in self._cut.items() if now - times[-1] > CUT_WITHIN_S]:
             del self._cut[quiet]
@@ -95,7 +95,7 @@ class Shares:
         del self._cut[pod]
         return True
 
-    def _beyond(self, pod: Pod, now: float) -> list[Connection]:
+    def _beyond(self, pod: PodName, now: float) -> list[OpenConnection]:
         """Take the oldest connections beyond the share of a pod out of the count: the server is told to end them."""
         held = self._open.get(pod.job, {}).get(pod.name, {})
         found = [*held][: max(0, len(held) - self._allowed(pod, now))]
@@ -103,7 +103,7 @@ class Shares:
             self.closed(connection)
         return found
 
-    def _allowed(self, pod: Pod, now: float) -> int:
+    def _allowed(self, pod: PodName, now: float) -> int:
         if self._gone.get(pod, now) > now:
             return 0
         allowed = self._share(pod)
@@ -117,7 +117,9 @@ class Shares:
 class ConnectionCounter:
     """Keeps each pod to its share on the real server; ``excess`` is called with a pod that opens far too many."""
 
-    def __init__(self, url: str, login: Login, share: Callable[[Pod], int], excess: Callable[[Pod], None]) -> None:
+    def __init__(
+        self, url: str, login: Login, share: Callable[[PodName], int], excess: Callable[[PodName], None]
+    ) -> None:
         self._url, self._login, self._excess = url, login, excess
         self._shares = Shares(share)
         self._bus: Bus | None = None
@@ -167,7 +169,7 @@ class ConnectionCounter:
 
     def _closed(self, msg: Msg) -> None:
         body = json.loads(msg.data)
-        self._shares.closed(Connection(body["server"]["id"], body["client"]["id"]))
+        self._shares.closed(OpenConnection(body["server"]["id"], body["client"]["id"]))
 
     def _listed(self, msg: Msg) -> None:
         body = json.loads(msg.data).get("data", {})
@@ -182,12 +184,12 @@ class ConnectionCounter:
         if pod is None:
             return
         now = self._loop.time()
-        for connection in self._shares.opened(pod, Connection(server, number), now):
+        for connection in self._shares.opened(pod, OpenConnection(server, number), now):
             self._end(connection)
             if self._shares.too_many(pod, now):
                 self._excess(pod)
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: OpenConnection) -> None:
         self._ask(f"$SYS.REQ.SERVER.{connection.server}.KICK", {"cid": connection.number}, "ended")
 
     def _ask(self, subject: str, body: dict[str, Any], answer: str) -> None:
@@ -199,10 +201,10 @@ class ConnectionCounter:
             log.info("the server was not asked", subject=subject, error=str(error))
 
 
-def pod_of(token: str) -> Pod | None:
+def pod_of(token: str) -> PodName | None:
     """Return the pod that a token names; None: it is of no pod."""
     try:
         tags = dict(tag.split(":", 1) for tag in claims_of(token)["nats"]["tags"])
-        return Pod(tags["job"], tags["pod"])
+        return PodName(tags["job"], tags["pod"])
     except (IdentityFault, KeyError, TypeError, ValueError):
         return None

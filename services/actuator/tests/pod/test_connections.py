@@ -12,22 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from nats.aio.client import Client as NatsClient
-from stretto_actuator.pod.connections import CUT_MOST, SHARE, Connection, ConnectionCounter, Pod, Shares
+from stretto_actuator.pod.connections import CUT_MOST, SHARE, ConnectionCounter, OpenConnection, PodName, Shares
 from stretto_bus.login import Login
 from stretto_installation.server import EmbeddedServer
 
 from tests.live_bus import live_bus, pod_file
 from tests.waits import until
 
-GREEDY, HONEST, GONE = Pod("greedy", "worker-1"), Pod("honest", "worker-1"), Pod("gone", "worker-1")
+GREEDY, HONEST, GONE = PodName("greedy", "worker-1"), PodName("honest", "worker-1"), PodName("gone", "worker-1")
 events = st.lists(st.tuples(st.sampled_from([GREEDY, HONEST, GONE]), st.integers(0, 30), st.booleans()), max_size=80)
 
 
 @given(events)
-def test_whatever_opens_and_closes_no_pod_holds_more_than_its_share(script: list[tuple[Pod, int, bool]]) -> None:
-    shares, held = Shares(lambda pod: 0 if pod == GONE else SHARE), dict[Connection, Pod]()
+def test_whatever_opens_and_closes_no_pod_holds_more_than_its_share(script: list[tuple[PodName, int, bool]]) -> None:
+    shares, held = Shares(lambda pod: 0 if pod == GONE else SHARE), dict[OpenConnection, PodName]()
     for now, (pod, number, opens) in enumerate(script):
-        connection = Connection(pod.job, number)
+        connection = OpenConnection(pod.job, number)
         if not opens:
             shares.closed(connection)
             held.pop(connection, None)
@@ -43,12 +43,12 @@ def test_whatever_opens_and_closes_no_pod_holds_more_than_its_share(script: list
 def test_a_pod_that_has_gone_keeps_no_connection_and_one_that_the_next_owner_knows_does() -> None:
     pods = {HONEST}
     shares = Shares(lambda pod: SHARE if pod in pods else 0)
-    assert shares.opened(HONEST, Connection("s", 1), 0.0) == []
+    assert shares.opened(HONEST, OpenConnection("s", 1), 0.0) == []
     pods.clear()
-    assert shares.changed("honest", 1.0) == [Connection("s", 1)]
-    assert shares.opened(HONEST, Connection("s", 2), 2.0) == [Connection("s", 2)]
+    assert shares.changed("honest", 1.0) == [OpenConnection("s", 1)]
+    assert shares.opened(HONEST, OpenConnection("s", 2), 2.0) == [OpenConnection("s", 2)]
     pods.add(HONEST)
-    assert shares.opened(HONEST, Connection("s", 3), 60.0) == []
+    assert shares.opened(HONEST, OpenConnection("s", 3), 60.0) == []
 
 
 @pytest.mark.parametrize(("every_s", "ends"), [(0.01, True), (5.0, False)])
@@ -65,7 +65,7 @@ async def server(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
         yield started
 
 
-async def opened(server: EmbeddedServer, folder: Path, pod: Pod) -> NatsClient:
+async def opened(server: EmbeddedServer, folder: Path, pod: PodName) -> NatsClient:
     file = pod_file(server.keys, folder / f"{pod.job}.creds", pod.job, pod.name)
 
     async def pass_over(_: Exception) -> None:
@@ -79,7 +79,7 @@ async def test_the_server_ends_what_is_beyond_a_pods_share_and_all_of_a_pod_that
 ) -> None:
     """Also what was open before anybody counted."""
     assert server.keys is not None
-    excess, gone = list[Pod](), {GONE}
+    excess, gone = list[PodName](), {GONE}
     honest, early = (await opened(server, tmp_path, HONEST), await opened(server, tmp_path, GONE))
     login = Login(credentials=server.keys.counter_file)
     counter = ConnectionCounter(server.url, login, lambda pod: 0 if pod in gone else SHARE, excess.append)

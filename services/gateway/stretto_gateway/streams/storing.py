@@ -1,4 +1,4 @@
-"""Whether the bus stores anything: tried with an entry of the gateway's own, which the next one replaces."""
+"""The trial of the bus: does it store an entry of the gateway's own, which the next entry replaces?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ REMEDY = (
 log = structlog.get_logger("stretto.gateway")
 
 
-class Store(Protocol):
+class TriedBus(Protocol):
     """A bus that can be tried."""
 
     refuses: str
@@ -31,17 +31,17 @@ class Store(Protocol):
         ...
 
 
-async def try_again_and_again(store: Store) -> NoReturn:
-    """Try for ever; ``store.refuses`` says why the bus stores nothing."""
+async def try_again_and_again(bus: TriedBus) -> NoReturn:
+    """Try for ever; ``bus.refuses`` says why the bus stores nothing."""
     failed = 0
     while True:
         try:
-            await store.try_to_store()
+            await bus.try_to_store()
         except BusFault as fault:
             failed += 1
             if failed == FAILURES:
-                store.refuses = f"{REMEDY} ({fault})"
-                log.error(store.refuses)
+                bus.refuses = f"{REMEDY} ({fault})"
+                log.error(bus.refuses)
         else:
-            failed, store.refuses = 0, ""
+            failed, bus.refuses = 0, ""
         await asyncio.sleep(AGAIN_S if failed else EVERY_S)
