@@ -30,7 +30,7 @@ ROOM_BYTES = 64 << 20
 """Free bytes with which a restart is worth its while: streams write on, and recover (taste)."""
 ROOM_DESCRIPTORS = 64
 NO_BYTES, NO_DESCRIPTORS = 1 << 20, 8
-"""Room with less than which the server stores nothing, whatever it says: while descriptors are missing its answer is that all is well."""
+"""Room with less than which the server stores nothing. While it lacks descriptors, it answers that all is well."""
 PAUSE_FIRST_S, PAUSE_MOST_S = 5.0, 60.0
 """Pauses between restarts, each twice the last one's, until the server has stored for longer than that."""
 WRITE_ERROR = "write error: "
