@@ -175,7 +175,7 @@ async def the_bus_is_gone(stage: Stage) -> None:
         await stage.minutes(WATCHED_MINUTES)
 
 
-@causes("StrettoBusStoresNothing")
+@causes("StrettoBusStoresNothing", {"StrettoPartitionWithoutOwner": "entries of owners are not stored either"})
 async def the_bucket_is_gone(stage: Stage) -> None:
     """Services own their partitions, and none of them can store that it lives."""
     async with loaded(stage):
