@@ -36,7 +36,7 @@ from stretto_installation.server import EmbeddedServer
 from stretto_installation.settings import StreamsSettings
 from stretto_messages.base import example_of
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointSaved
-from stretto_wire.contract.registry import SERVICES, STATE_PREFIX, STREAM, partition_of
+from stretto_wire.contract.registry import SERVICES, STATE, STATE_PREFIX, STREAM, partition_of
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 
@@ -161,7 +161,11 @@ async def one_of_two_replicas_is_killed(stage: Stage) -> None:
         await stage.minutes(stage.watched_minutes)
 
 
-@causes("StrettoPartitionWithoutOwner", ends=True)
+@causes(
+    "StrettoPartitionWithoutOwner",
+    {"StrettoBusStoresNothing": "a bus that is gone stores nothing"},
+    ends=True,
+)
 async def the_bus_is_gone(stage: Stage) -> None:
     """Services answer, and own nothing; one starts meanwhile, and has seen no bus at all."""
     async with loaded(stage):
@@ -169,6 +173,14 @@ async def the_bus_is_gone(stage: Stage) -> None:
         stage.start("c")
         await stage.minutes(8)
         await stage.server.start()
+        await stage.minutes(WATCHED_MINUTES)
+
+
+@causes("StrettoBusStoresNothing", {"StrettoPartitionWithoutOwner": "entries of owners are not stored either"})
+async def the_bucket_is_gone(stage: Stage) -> None:
+    """Services own their partitions, and none of them can store that it lives."""
+    async with loaded(stage):
+        await stage.client.bus.ask(f"STREAM.DELETE.{STATE}")
         await stage.minutes(WATCHED_MINUTES)
 
 

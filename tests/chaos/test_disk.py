@@ -9,6 +9,8 @@ import os
 import signal
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,10 @@ from runtime_books import feed, joined, settle
 from runtime_counting import Counting
 from runtime_live import Replicas, connect, eventually, running, until_ready
 from stretto_bus import BusFault, CallRefused, CallTimeout, Client
+from stretto_bus.tasks import end
+from stretto_installation.access.keys import SUPERVISOR
+from stretto_installation.one_machine import bus_health
+from stretto_installation.one_machine.bus_health import BusHealth, noted
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import NextShard
@@ -78,13 +84,40 @@ async def ask(client: Client, enough: asyncio.Event) -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_a_full_disk_loses_nothing_that_was_accepted(small_disk: Path, tmp_path: Path) -> None:
+@asynccontextmanager
+async def healed(server: EmbeddedServer, folder: Path) -> AsyncIterator[None]:
+    """Let the supervisor's part look after a server."""
+    assert server.keys is not None
+    loop, restarting = asyncio.get_running_loop(), list[asyncio.Future[None]]()
+
+    def restart() -> None:
+        """Restart it in a thread that goes on: a server ends with the thread that started it."""
+        restarting.append(loop.run_in_executor(starter, again))
+
+    def again() -> None:
+        server.stop()
+        server.start_process()
+
+    with ThreadPoolExecutor(1) as starter:
+        health = BusHealth(folder, server.folder, lambda: server.pid, restart)
+        looking = asyncio.create_task(health.run(server.url, server.keys.login(SUPERVISOR), print))
+        yield
+        await asyncio.gather(*restarting)
+        await end(looking)
+        await asyncio.to_thread(server.stop)
+
+
+async def test_a_full_disk_loses_nothing_that_was_accepted(
+    small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server is restarted by itself once there is room, and the service goes on by itself."""
+    monkeypatch.setattr(bus_health, "ROOM_BYTES", 4 << 20)  # of a disk of 24 MiB
     server = EmbeddedServer(small_disk / "nats")
     await server.start()
     client = await connect(server)
     try:
         await provision(client.bus)
-        async with running(Counting, server, tmp_path) as runner:
+        async with healed(server, tmp_path), running(Counting, server, tmp_path) as runner:
             accepted = await feed(client, 1, seed=4)
             filler = fill(small_disk)
             serves_again = asyncio.Event()
@@ -92,11 +125,10 @@ async def test_a_full_disk_loses_nothing_that_was_accepted(small_disk: Path, tmp
             asking = asyncio.create_task(ask(client, serves_again))
             await eventually(lambda: fill(small_disk) and not runner.report()["ready"])
             await eventually(lambda: "is the server's disk full" in str(runner.report()["faults"]))
+            await eventually(lambda: fill(small_disk) and "disk is full" in noted(tmp_path))
             filler.unlink()
-            # nats-server does not try a file again that it could not write: it wants a restart
-            await asyncio.to_thread(server.stop)
-            await server.start()
             await until_ready(runner)
+            await eventually(lambda: not noted(tmp_path))
             serves_again.set()
             accepted |= await feeding
             await asking

@@ -35,6 +35,7 @@ def shown() -> dict[str, set[str]]:
         "follower": SimpleNamespace(ready=True, projection=Projection()),
         "views": SimpleNamespace(late_checkpoints=lambda: 0, stopped_jobs=lambda: 0),
         "fullness": SimpleNamespace(shares={"AUDIT": 0.1}),
+        "bus": SimpleNamespace(refuses=""),
     }
     gateway = cast(Gateway, SimpleNamespace(**parts))
     found: dict[str, set[str]] = {}

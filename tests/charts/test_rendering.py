@@ -300,10 +300,11 @@ class TestAFirstTry:
         port = free_port()
         text = made["data"]["nats.conf"].replace('"/data"', json.dumps(str(tmp_path / "data")))
         text = text.replace("port: 4222", f"host: 127.0.0.1\nport: {port}").replace("http: 8222\n", "")
-        own = server_config("/data", 4222)
-        assert set(made["data"]["nats.conf"].replace("http: 8222\n", "").split()) == {
-            *own.replace('host: "127.0.0.1"\n', "").split()
-        }
+        theirs, own = (
+            {line.strip() for line in text.splitlines() if not line.startswith(("host:", "http:", "max_connections:"))}
+            for text in (made["data"]["nats.conf"], server_config("/data", 4222))
+        )
+        assert {"".join(line.split()) for line in theirs} == {"".join(line.split()) for line in own}
         (tmp_path / "nats.conf").write_text(text)
         with nats_server(tmp_path / "nats.conf", port):
             environment = {
@@ -359,6 +360,32 @@ class TestTheValuesForTheOfficialChartOfNats:
             nobody = {name: value for name, value in environment.items() if "CREDENTIALS" not in name}
             refused = subprocess.run(command, env=nobody, capture_output=True, text=True, check=False, timeout=60)
             assert refused.returncode != 0, "without keys nobody enters"
+
+    @pytest.mark.parametrize(
+        ("answer", "free_kib", "status"),
+        [
+            ('{"status":"ok"}', 0, 0),
+            ('{"errors":[{"error":"JetStream stream is not current"}]}', 1 << 20, 0),
+            ('{"errors":[{"error":"write error: no space left on device"}]}', 1000, 0),
+            ('{"errors":[{"error":"write error: too many open files"}]}', 1 << 20, 1),
+            ("", 1 << 20, 1),
+        ],
+    )
+    def test_restart_a_server_that_could_not_store_and_now_has_room(
+        self, answer: str, free_kib: int, status: int, tmp_path: Path
+    ) -> None:
+        """The script of the probe, with stand-ins for the answer of the server and the size of its disk."""
+        (patch,) = self.VALUES["container"]["patch"]
+        assert (patch["op"], patch["path"]) == ("replace", "/livenessProbe")
+        (tmp_path / "nc").write_text(
+            f"#!/bin/sh\ncat > /dev/null\necho '{answer}'\n" if answer else "#!/bin/sh\nexit 1\n"
+        )
+        (tmp_path / "df").write_text(f"#!/bin/sh\necho Filesystem\necho /dev/sda 9 9 {free_kib} 1% /data\n")
+        for name in ("nc", "df"):
+            (tmp_path / name).chmod(0o755)
+        path = f"{tmp_path}:{os.environ['PATH']}"
+        done = subprocess.run(patch["value"]["exec"]["command"], env={"PATH": path}, check=False, timeout=60)
+        assert done.returncode == status
 
     def test_agree_with_those_of_this_chart(self) -> None:
         config = self.VALUES["config"]

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 from stretto.errors import BusError, CallRefused, PodError
 from stretto.pod.bus import PodBus
@@ -23,11 +24,12 @@ from stretto_bus.login import RenewableLogin, claims_of
 from stretto_installation.access.keys import Keys
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import GetServers, GetServersReply, RenewCredentials, RenewCredentialsReply
+from stretto_messages.gateway import JobCancelled
 from stretto_runtime import SettingsFault, serve
 from stretto_runtime.access.identity import Key, mint, parts_of, renew
 
 from tests.integration.pods import end_pods
-from tests.live_bus import decision, live_bus, plan_of, python_of, submission
+from tests.live_bus import decision, live_bus, plan_of, pod_file, python_of, submission
 from tests.waits import until
 
 POD = Path(__file__).with_name("asking_pod.py")
@@ -198,6 +200,33 @@ async def test_only_a_pod_that_there_is_gets_a_later_end_and_only_with_its_own_t
 
 async def _pods(stage: Stage) -> list[Any]:
     return await LocalBackend(stage.folder / "state").list(JOB)
+
+
+async def test_credentials_of_a_pod_that_is_gone_are_of_no_use_from_its_end_on(stage: Stage) -> None:
+    stage.start(credentials_s=60.0, connections_credentials=stage.keys.counter_file)
+    await stage.run_job()
+    await until(stage.reported)
+    [known] = {status.pod for status in await _pods(stage)}
+    stolen, _ = await lines_of(stage, "stolen", known)
+    _, cut_of_stranger = await lines_of(stage, "invented", "worker-77")
+    await until(cut_of_stranger.is_set)
+    assert stolen.is_connected
+    await stage.client.publish(JobCancelled(job=JOB, by="ada", reason="enough"))
+    await until(lambda: not stolen.is_connected)
+
+
+async def lines_of(stage: Stage, name: str, pod: str) -> tuple[nats.NATS, asyncio.Event]:
+    """A connection with a pod's credentials, and whether the server has ended it."""
+    file, cut = pod_file(stage.keys, stage.folder / f"{name}.creds", JOB, pod), asyncio.Event()
+
+    async def end() -> None:
+        cut.set()
+
+    async def pass_over(_: Exception) -> None:
+        """It was cut."""
+
+    options = {"allow_reconnect": False, "closed_cb": end, "error_cb": pass_over}
+    return await nats.connect(stage.server.url, user_credentials=str(file), **options), cut
 
 
 async def test_nothing_about_credentials_stays_in_the_stream(stage: Stage) -> None:

@@ -117,6 +117,7 @@ STRETTO_ACTUATOR_POD_NATS_URL: {{ . | quote }}
 {{- end }}
 {{- if .Values.nats.credentials.secretPrefix }}
 STRETTO_ACTUATOR_SIGNING_KEY_FILE: /run/stretto/pods.seed
+STRETTO_ACTUATOR_CONNECTIONS_CREDENTIALS: /run/stretto/connections.creds
 {{- end }}
 {{- end }}
 
@@ -182,6 +183,13 @@ STRETTO_GATEWAY_TRAININGJOBS_NAMESPACE: {{ include "stretto.trainer.namespace" .
       {{- if eq $.name "actuator" }}
       - {key: pods.seed, path: pods.seed}
       {{- end }}
+{{- if eq $.name "actuator" }}
+- secret: # a Secret of an earlier version lacks it; the actuator then warns
+    name: {{ . }}-actuator
+    optional: true
+    items:
+      - {key: connections.creds, path: connections.creds}
+{{- end }}
 {{- end }}
 {{- with $values.nats.ca.secret }}
 - secret:

@@ -8,6 +8,7 @@ import errno
 import json
 import os
 import random
+import resource
 import shutil
 import signal
 import socket
@@ -18,12 +19,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from stretto_bus.login import Login
 from stretto_wire.contract.registry import OPERATOR
 
 from .access.certificates import Certificate
-from .access.keys import Keys, write_private
+from .access.keys import POD_CONNECTIONS, Keys, write_private
 from .access.permissions import RPC_MAPPING
 from .errors import InstallationError
 
@@ -37,6 +39,12 @@ STORE = "jetstream"
 """The folder of the streams, in the server's folder."""
 
 
+MOST_DESCRIPTORS = 65_536
+"""Descriptors of a server beyond which a larger limit is not used: connections cost memory, too."""
+FOR_FILES = 1024
+"""Descriptors for the files of streams; measured with five streams and three readers of old messages: 60 (taste)."""
+FOR_SERVICES = 512
+"""Connections that pods leave to services, gateway, tools outside and commands; an installation has some 20 (taste)."""
 PORTS = range(20_000, 32_768)
 """The ports to choose from: below those that Linux gives to outgoing connections (32768 to 60999)."""
 _TRIES = 100
@@ -56,9 +64,35 @@ def free_port(host: str = "127.0.0.1") -> int:
     raise OSError(errno.EADDRINUSE, f"{_TRIES} ports of {host} from {PORTS[0]} to {PORTS[-1]} are taken; end a process")
 
 
+class Connections(NamedTuple):
+    """The most connections that a server takes: of everybody, and of all pods together."""
+
+    of_all: int
+    of_pods: int
+
+
+def connections_within(descriptors: int) -> Connections:
+    """Divide the file descriptors of a server: some for the files of streams, of the rest some for services, gateway,
+    tools and commands. A server without a descriptor stores nothing, so connections may never use up all."""
+    rest = min(descriptors, MOST_DESCRIPTORS) - min(FOR_FILES, descriptors // 2)
+    return Connections(rest, min(POD_CONNECTIONS, rest - min(FOR_SERVICES, rest // 2)))
+
+
+def connections_here() -> Connections:
+    """The most connections of a server that this process starts: it raises its own soft limit to the hard one."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return connections_within(MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else hard)
+
+
+def descriptors_of(pid: int) -> int:
+    """Return how many file descriptors a process may have. Raises OSError: it is gone."""
+    limit = resource.prlimit(pid, resource.RLIMIT_NOFILE)[0]
+    return MOST_DESCRIPTORS if limit == resource.RLIM_INFINITY else limit
+
+
 def keys_of(folder: Path) -> Keys:
     """The keys of the server in ``folder``: made once, completed by later versions."""
-    return Keys(folder / "keys", time.time())
+    return Keys(folder / "keys", time.time(), pod_connections=connections_here().of_pods)
 
 
 def tied(argv: Sequence[str], number: signal.Signals) -> list[str]:
@@ -102,6 +136,7 @@ def server_config(
         f"host: {json.dumps(host)}",
         f"port: {port}",
         f"server_name: {json.dumps(name)}",
+        f"max_connections: {connections_here().of_all}",
         f"max_payload: {8 << 20}",  # the arbiter's document of a thousand jobs has 5 MiB; more is discouraged
         "jetstream {",
         f"  store_dir: {json.dumps(store_folder)}",

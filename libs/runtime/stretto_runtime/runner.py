@@ -58,6 +58,7 @@ class Runner:
         self._warnings: HealthWarnings | None = None
         self._refusal = ""
         self.metrics.lost_keys.set_function(lambda: len(self._lost_keys()))
+        self.metrics.unrenewed.set_function(lambda: int(self._ownership is not None and bool(self._ownership.fault)))
         self.metrics.no_way_back.set_function(lambda: len(self._no_way_back()))
         service.attach(self)
 
@@ -124,6 +125,8 @@ class Runner:
         if self._ownership is not None:
             waiting = [number for number in mine if number not in self._partitions]
             faults |= {str(n): f"not taken yet; its entry names {self._ownership.holder(n)!r}" for n in waiting}
+        unrenewed = self._ownership.fault if self._ownership is not None else ""
+        faults |= {"lease": unrenewed} if unrenewed else {}
         connected = self._bus is not None and self._bus.connected
         lost = self._lost_keys()
         blind = CLUSTER in lost  # then nothing is decided for any job
@@ -141,7 +144,7 @@ class Runner:
             "pid": os.getpid(),
             "connected": connected,
             "server": self._bus.server if self._bus is not None else "",
-            "ready": connected and owns_all and not blind and not self.service.lacks,
+            "ready": connected and owns_all and not unrenewed and not blind and not self.service.lacks,
             "partitions": live,
             "should_own": mine,
             "faults": faults,
@@ -188,6 +191,14 @@ class Runner:
         held = self._partitions.get(partition_of(key))
         slot = held[0].machines.find(key) if held and held[0].machines and key != CLUSTER else None
         return slot.trace if slot else ""
+
+    def machine_of(self, key: str) -> Any:
+        held = self._partitions.get(partition_of(key))
+        machines = held[0].machines if held is not None and held[0].live else None
+        if machines is None or key in machines.lost:
+            raise PartitionLost(f"{self.service.name} cannot tell about {key!r}: it does not own it, or it is damaged")
+        slot = machines.find(key)
+        return slot.machine if slot is not None else None
 
     async def _join(self, bus: Bus) -> Ownership | None:
         """Become a member, once the streams exist and this code can continue what is saved; None if stopped before.

@@ -39,6 +39,10 @@ class Host(Protocol):
         """The ``traceparent`` of the job's first traced message."""
         ...
 
+    def machine_of(self, key: str) -> Any:
+        """The machine of ``key``, or None. Raises PartitionLost."""
+        ...
+
     def reporting_pods(self) -> int:
         """Number of pods that have reported within the last hour."""
         ...
@@ -174,6 +178,15 @@ class Service(Generic[SettingsT, StateT, MachineT]):
     def trace_of(self, key: str) -> str:
         """The ``traceparent`` of the job's first traced message, for what a side effect sends."""
         return self._running.trace_of(key)
+
+    def machine_of(self, key: str) -> MachineT | None:
+        """The machine of ``key``, to look at; None: there is no such key, or it is forgotten.
+
+        Raises:
+            PartitionLost: this replica cannot tell: another one owns ``key``, or its state is damaged.
+        """
+        machine: MachineT | None = self._running.machine_of(key)
+        return machine
 
     # called by the runtime -------------------------------------------------------------------------------------
 

@@ -11,19 +11,21 @@ from typing import Any, ClassVar
 
 import structlog
 from stretto_bus import CallRefused, CallTimeout
+from stretto_bus.login import Login
 from stretto_bus.tasks import end
 from stretto_core.actuator.machine import ActuatorMachine
 from stretto_core.actuator.observations import OBSERVATIONS
 from stretto_core.actuator.state import ActuatorState, DataWorkers, JobOpened
 from stretto_messages.actuator import GetPodLog, GetPodLogReply, GetServers, RenewCredentials, RenewCredentialsReply
 from stretto_messages.base import TEXT_MAX, Message
-from stretto_runtime import Json, Meta, Service, SettingsFault
+from stretto_runtime import Json, Meta, PartitionLost, Service, SettingsFault
 from stretto_runtime.process.store_check import StoreCheck
 from stretto_wire.contract.submission import JobSubmitted
 
 from .backend import Backend, BackendError, PodStatus
 from .job.reconcile import Reconciler
 from .local.boxes import warning_of
+from .pod.connections import SHARE, ConnectionCounter, PodName
 from .pod.credentials import Issuer
 from .pod.logs import PodLogs
 from .settings import ActuatorSettings
@@ -31,6 +33,11 @@ from .settings import ActuatorSettings
 REACH_AGAIN_S = 2.0
 LOGS_KEPT = 1000
 """Pods whose last lines are kept: two MB at most."""
+
+NOT_COUNTED = (
+    "one pod can take the connections of all others to the bus: {} is missing; repeat `python -m stretto_installation "
+    "keys`, and give the actuator the file that it makes"
+)
 
 log = structlog.get_logger("stretto.actuator")
 
@@ -69,6 +76,8 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
         self._reconcilers: dict[str, tuple[Reconciler, asyncio.Task[None]]] = {}
         self._sweeper: asyncio.Task[None] | None = None
         self._logs: dict[tuple[str, str], str] = {}
+        self._counter: ConnectionCounter | None = None
+        self._ending: set[asyncio.Task[None]] = set()
         has_store = settings.backend == "local" or settings.store_url
         self._store = StoreCheck(settings.store) if has_store else None
         self._pod_logs = PodLogs(self._backend, settings.store if has_store else "")
@@ -80,6 +89,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
     async def opened(self) -> None:
         if self._store is not None:
             self._store.start()
+        self._count_connections()
         if self.warning:
             log.warning(self.warning)
         while True:
@@ -93,8 +103,45 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
     async def closed(self) -> None:
         if self._store is not None:
             await self._store.stop()
+        if self._counter is not None:
+            await self._counter.stop()
         await self._pod_logs.close()
         await self._backend.close()
+
+    def _count_connections(self) -> None:
+        file, settings = self.settings.connections_credentials, self.settings
+        if file is None:
+            return
+        if not file.exists():  # installed before there were such credentials
+            self.warning += f"{'; ' if self.warning else ''}{NOT_COUNTED.format(file)}"
+            return
+        login = Login(credentials=file, ca=settings.nats_ca)
+        self._counter = ConnectionCounter(settings.nats_url, login, self.connections_of, self._end_greedy)
+        self._counter.start()
+
+    def connections_of(self, pod: PodName) -> int:
+        """Return how many connections to the bus a pod may have: none once it is gone."""
+        try:
+            machine = self.machine_of(pod.job)
+        except PartitionLost:  # its owner tells, which may be another replica
+            return SHARE
+        return SHARE if machine is not None and pod.name in machine.state.pods else 0
+
+    def _end_greedy(self, pod: PodName) -> None:
+        """End a pod that opens connections without end; where it is gone already, those that use its credentials."""
+        with contextlib.suppress(PartitionLost):
+            machine = self.machine_of(pod.job)
+            known = machine.state.pods if machine is not None else {}
+            for name in (pod.name,) if pod.name in known else (*known,):
+                log.warning("a pod opens far too many connections to the bus: it is ended", job=pod.job, pod=name)
+                task = asyncio.create_task(self._backend.kill(pod.job, name), name=f"end {pod.job}/{name}")
+                self._ending.add(task)
+                task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._ending.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("a pod that opens too many connections cannot be ended", error=str(error))
 
     def machine(self, key: str, state: ActuatorState | None) -> ActuatorMachine:
         return ActuatorMachine(state)
@@ -194,6 +241,8 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
             await self._backend.stop(pod.job, pod.pod, self.settings.stop_grace_s)
 
     async def reconcile(self, key: str, machine: ActuatorMachine) -> None:
+        if self._counter is not None:
+            self._counter.changed(key)
         held = self._reconcilers.get(key)
         if held is not None and not held[1].done():
             held[0].follow(machine.state)

@@ -42,6 +42,11 @@ class ActuatorSettings(StoreSettings, ExtendedSettings):
         description="file of the seed that signs pods' credentials (`python -m stretto_installation keys` makes it); "
         "none: pods have no credentials",
     )
+    connections_credentials: Path | None = Field(
+        None,
+        description="file of credentials in the server's own account, by which the actuator keeps each pod to its "
+        "share of connections (`python -m stretto_installation keys` makes it); none: only all together are bounded",
+    )
     credentials_s: float = Field(
         86400.0,
         ge=5,

@@ -34,6 +34,7 @@ from .http.app import create_app, health_app
 from .service import Gateway
 from .settings import GatewaySettings
 from .streams.bus import StreamBus
+from .streams.storing import try_again_and_again
 
 NAME = "gateway"
 RETRY_S = 0.3
@@ -111,7 +112,8 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         where = listening(settings.health_host, settings.health_port, "STRETTO_HEALTH_HOST", "STRETTO_HEALTH_PORT")
         servers.append((Server(uvicorn.Config(health_app(gateway), **QUIET)), where))
     serving = [asyncio.create_task(server.serve(sockets=[socket_])) for server, socket_ in servers]
-    following = [asyncio.create_task(follow(gateway, stream, settings)), asyncio.create_task(gateway.fullness.run())]
+    looking = (follow(gateway, stream, settings), gateway.fullness.run(), try_again_and_again(stream))
+    following = [asyncio.create_task(each) for each in looking]
     if settings.trainingjobs:
         from .training_jobs import operator  # importing the client of Kubernetes takes a second
 

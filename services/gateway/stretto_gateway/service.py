@@ -27,6 +27,7 @@ class Gateway:
 
     def __init__(self, bus: StreamBus, settings: GatewaySettings, clock: Callable[[], float]) -> None:
         self.settings = settings
+        self.bus = bus
         self.follower = Follower(bus, settings.ended_bytes, clock)
         self.fullness = Fullness(bus, settings.stream_look_s)
         self.views = JobViews(self.follower, bus, Past(bus), clock)

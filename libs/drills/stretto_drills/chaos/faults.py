@@ -18,16 +18,15 @@ from functools import partial
 from pathlib import Path
 
 import psutil
-from stretto_bus.faults import BusFault, IdentityFault
+from stretto_bus.faults import BusFault
 from stretto_installation.errors import NotRunning
 from stretto_installation.one_machine.state import read_state
-from stretto_installation.server import keys_of
 from stretto_messages.gateway import JobCancelled
-from stretto_runtime.access.identity import Key, mint
 from stretto_wire.contract.registry import SERVICES
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 
+from ..walls import OPEN, TRIED
 from . import hostile
 from .schedule import Planned
 from .target import ChaosTarget, Image, NotNow, send, until
@@ -42,8 +41,8 @@ HOT = 0.03
 """Share of the time that a throttled server runs."""
 PERIOD_S = 0.2
 FREEZE_TRIES = 400
-HOSTILE_S = 600.0
-"""Life of a hostile pod's credentials."""
+STARTED_S, TRIED_S = 60.0, 120.0
+"""Times within which a hostile job gets a pod, and in which its code has tried all walls."""
 FILLER_BYTES = 1 << 20
 
 
@@ -323,14 +322,15 @@ class FillMemory(PlannedFault):
 
 
 class Hostile(PlannedFault):
-    """Submit another job of the same partition, and let a pod of it do whatever its credentials allow."""
+    """Run another job of the same partition: its code tries the walls around it, and with the credentials of its pod
+    this process sends whatever they allow."""
 
     async def inject(self) -> str:
         victim, folder = self.target.record.job, self.target.folder
         try:
-            keys, url = keys_of(folder / "nats"), read_state(folder)["nats_url"]
-        except (NotRunning, KeyError, IdentityFault) as error:
-            raise NotNow(f"{folder} has no keys that credentials of a pod could be made with") from error
+            url = read_state(folder)["nats_url"]
+        except (NotRunning, KeyError) as error:
+            raise NotNow(f"{folder} has no bus that a hostile job could reach") from error
         name = f"hostile-{self.planned.number}-{zlib.crc32(victim.encode()):08x}"  # no name is given to a job twice
         self._job = job = hostile.job_beside(victim, name)
         submitted = JobSubmitted(job=job, spec=JobSpec.parse(hostile.document_for(job)))
@@ -338,15 +338,22 @@ class Hostile(PlannedFault):
             await self.target.client.publish(submitted, f"chaos:{job}:submitted")
         except BusFault as error:
             raise NotNow(f"the bus takes no job: {error}") from error
-        signing = Key(keys.signing_file.read_text().strip())
-        credentials = mint(signing, keys.pods_account, job, hostile.POD, time.time(), HOSTILE_S)
+        self._pod = folder / "pods" / job / hostile.POD
+        credentials = self._pod / "files" / "bus.creds"
+        if not await until(credentials.exists, STARTED_S):
+            await self.heal()
+            raise NotNow(f"{job} gets no pod")
         dice = random.Random(f"hostile 2 {self.planned.chance}")  # the number grows with whatever changes what is drawn
-        self._attacking = asyncio.create_task(hostile.attack(url, credentials, dice, job, victim))
+        text = await asyncio.to_thread(credentials.read_text)
+        self._attacking = asyncio.create_task(hostile.attack(url, text, dice, job, victim))
         return f"{hostile.POD} of {job}"
 
     async def heal(self) -> bool:
-        """End it, cancel its job, and return whether every service is ready."""
+        """Let its code finish, end it, cancel its job; return whether all walls held and every service is ready."""
+        if hasattr(self, "_attacking"):
+            await until(lambda: any(TRIED in line for line in self._lines()), TRIED_S)
         self.release()
+        lines = self._lines()
         cancelled = JobCancelled(job=self._job, by="stretto chaos", reason="the hostile pod has done its worst")
         try:
             await self.target.client.publish(cancelled, f"chaos:{self._job}:cancelled")
@@ -355,7 +362,12 @@ class Hostile(PlannedFault):
         for service in SERVICES:
             if not await until(partial(self.target.ready, service), HEALED_S):
                 return False
-        return True
+        return not [line for line in lines if OPEN in line]
+
+    def _lines(self) -> list[str]:
+        with contextlib.suppress(OSError):
+            return (self._pod / "log").read_text(errors="replace").splitlines()
+        return []
 
     def release(self) -> None:
         if hasattr(self, "_attacking"):

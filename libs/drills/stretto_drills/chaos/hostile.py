@@ -94,15 +94,15 @@ def strikes(dice: random.Random, job: str, pod: str, victim: str) -> Iterator[St
 
 
 def document_for(job: str) -> dict[str, Any]:
-    """Return the job file of a hostile job, which no cluster has room for: services keep its books, no pod starts."""
-    wanted = {"workers": 10_000, "ps": 1, "worker_cpu_cores": 1024.0, "ps_cpu_cores": 1.0}
-    memory = {"worker_memory_bytes": 2**30, "ps_memory_bytes": 2**30}
-    limits = {"count": {"max": 10_000}, "cpu_cores": {"max": 1024.0}}
+    """Return the job file of a hostile job: one small worker, whose code tries the walls around it."""
+    wanted = {"workers": 1, "ps": 1, "worker_cpu_cores": 0.5, "ps_cpu_cores": 0.5}
+    memory = {"worker_memory_bytes": 2**30, "ps_memory_bytes": 2**29}
     return {
         "name": job,
-        "model": {"entry": "hostile:Model"},
+        "model": {"entry": "stretto_drills.walls:HostileModel"},
         "dataset": {"samples": 10**12},
-        "resources": {"fixed": True, "workers": limits, "initial": wanted | memory},
+        "checkpoint": {"every_s": None},
+        "resources": {"fixed": True, "initial": wanted | memory, "data": {"mode": "off"}},
     }
 
 

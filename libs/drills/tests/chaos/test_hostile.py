@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import random
 from itertools import islice
@@ -23,7 +24,6 @@ from stretto_drills.chaos.hostile import (
 )
 from stretto_messages.base import Message
 from stretto_messages.pods import GetOwnership
-from stretto_messages.values import NO_EXTENDED, Resources
 from stretto_wire.codec import decode, document_of
 from stretto_wire.contract.registry import channel_of, partition_of
 from stretto_wire.jobspec.spec import JobSpec
@@ -83,9 +83,8 @@ def test_lies_are_silence_sound_answers_and_others() -> None:
     assert 10 < sum(body.startswith(b'{"job": "hostile"') for body in bodies) < len(bodies)
 
 
-def test_the_hostile_job_is_beside_its_victim_and_fits_no_cluster() -> None:
+def test_the_hostile_job_is_beside_its_victim_and_its_code_is_there() -> None:
     job = job_beside(VICTIM, "hostile-3-0123abcd")
     assert partition_of(job) == partition_of(VICTIM)
-    plan = JobSpec.parse(document_for(job)).resources.initial
-    assert plan is not None
-    assert not plan.resources(NO_EXTENDED).fits(Resources(1e6, 2**50))
+    module, _, name = JobSpec.parse(document_for(job)).model.entry.partition(":")
+    assert hasattr(importlib.import_module(module), name)

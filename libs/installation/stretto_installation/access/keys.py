@@ -26,11 +26,13 @@ from .permissions import (
     POD_LIMITS,
     RPC_MAPPING,
     Rights,
+    counter_rights,
     external_rights,
     keeper_rights,
     pods_read,
     pods_send,
     rights_of,
+    watcher_rights,
 )
 from .tool_accounts import (
     COMMON,
@@ -54,9 +56,13 @@ ACTUATOR = "actuator"
 EXTERNAL = "external"
 KEEPER = "external-keeper"
 """User that makes the stream of events of each tool outside; its folder has a file of credentials for each tool."""
-RESERVED = frozenset((*USERS, ROOT, SERVER, KEEPER, "bus"))
+SUPERVISOR = "supervisor"
+"""User that asks the server of one machine whether it can store."""
+RESERVED = frozenset((*USERS, ROOT, SERVER, KEEPER, SUPERVISOR, "bus"))
 
 CREDENTIALS_FILE = "bus.creds"
+COUNTER_FILE = "connections.creds"
+"""The actuator's second file of credentials: it counts the connections of each pod, and cuts those beyond its share."""
 SIGNING_FILE = "pods.seed"
 TRUST_FILE = "trust.conf"
 REVOKED_FILE = "revoked.json"
@@ -66,8 +72,8 @@ CA_FILE = "ca.crt"
 _STORING = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1, "max_ack_pending": -1}
 _PODS = "pods"
 POD_CONNECTIONS = 20_000
-"""Connections of all pods: 10,000 pods, each with one, and with one that broke and that the server still counts."""
-_PODS_LIMITS = {**POD_LIMITS, "conn": POD_CONNECTIONS, "leaf": 0}
+"""Connections of all pods, where the server has descriptors for them: 10,000 pods, each with one, and with one that
+broke and that the server still counts."""
 
 _FROM_PODS = "*.v1.>"
 """The one service that pods import, by subjects of the registry.
@@ -108,7 +114,8 @@ class Keys:
     changes for a tool that had to move to an account of its own.
 
     ``hosts`` are names and addresses of the server, if it gets a certificate of our own authority. Users in ``revoked``
-    get new keys; a server that has read the new trust file refuses the old ones.
+    get new keys; a server that has read the new trust file refuses the old ones. ``pod_connections`` is the most that
+    all pods may have together.
 
     Raises:
         IdentityFault: a file there is not what its name says, one of ``root/`` is missing, or a name cannot be one.
@@ -121,6 +128,7 @@ class Keys:
         external: Sequence[str] = (EXTERNAL,),
         hosts: Sequence[str] = (),
         revoked: Sequence[str] = (),
+        pod_connections: int = POD_CONNECTIONS,
     ) -> None:
         self.folder = folder
         self.made: list[Path] = []
@@ -142,13 +150,20 @@ class Keys:
         for user in USERS:
             tags = [pods_tag(pods.public)] if user == ACTUATOR else []
             self._user(stretto, user, rights_of(user), tags)
+        counter = counter_rights(pods.public, ACTUATOR)
+        self._user(system, ACTUATOR, counter, [pods_tag(pods.public)], self.counter_file)
+        self._user(system, SUPERVISOR, watcher_rights(SUPERVISOR))
         for name, account in tools.items():
             self._user(account, name, external_rights(name))
             self._user(account, KEEPER, keeper_rights(KEEPER), file=self.keeper_folder / f"{name}.creds")
         accounts = {
             system.public: ("SYSTEM", NO_LIMITS, {}),
             stretto.public: ("STRETTO", NO_LIMITS | _STORING, _own(pods.public)),
-            pods.public: ("PODS", NO_LIMITS | _PODS_LIMITS, _of_pods(stretto.public, signing.public)),
+            pods.public: (
+                "PODS",
+                NO_LIMITS | POD_LIMITS | {"conn": pod_connections, "leaf": 0},
+                _of_pods(stretto.public, signing.public),
+            ),
             **{key.public: account_of_tool(name, stretto.public) for name, key in tools.items()},
             **self._common(stretto),
         }
@@ -163,6 +178,11 @@ class Keys:
     def signing_file(self) -> Path:
         """The seed that signs pods' credentials; the scope of the account PODS limits it to the rights of pods."""
         return self.folder / ACTUATOR / SIGNING_FILE
+
+    @property
+    def counter_file(self) -> Path:
+        """Credentials of the actuator in the server's own account: to count connections of pods, and to cut them."""
+        return self.folder / ACTUATOR / COUNTER_FILE
 
     @property
     def certificate(self) -> Certificate:
@@ -258,7 +278,7 @@ class Keys:
             self._revoke(claims_of(token)["iss"], key.public)
             token, key = "", None
         key = key or Key.new(USER_KEY)
-        signed = self._signed(account, key.public, name, wanted, token)
+        signed = _signed(account, key.public, name, wanted, token, self._now)
         if signed != token:
             self._write(path, credentials(signed, key))
 
@@ -285,16 +305,6 @@ class Keys:
         self._revoked.setdefault(account, {})[user] = int(self._now)
         self._write(self.folder / ROOT / REVOKED_FILE, _json_of(self._revoked))
 
-    def _signed(self, issuer: Key, subject: str, name: str, nats: Claims, known: str) -> str:
-        """Sign a token, or keep ``known`` if it has the same claims."""
-        if known:
-            claims = {part: value for part, value in claims_of(known).items() if part not in ("iat", "jti")}
-            if claims == {"iss": issuer.public, "name": name, "sub": subject, "nats": nats} and issuer.has_signed(
-                known
-            ):
-                return known
-        return issuer.sign(subject, name, nats, self._now)
-
     def _trusted(self) -> dict[str, str]:
         """The tokens in the server's file, by public key."""
         path, tokens = self.folder / SERVER / TRUST_FILE, dict[str, str]()
@@ -307,13 +317,13 @@ class Keys:
         path = self.folder / SERVER / TRUST_FILE
         known, tokens = path.read_text() if path.exists() else "", self._trusted()
         claims: Claims = {"type": "operator", "version": 2, "system_account": system}
-        root = self._signed(operator, operator.public, "stretto", claims, tokens.get(operator.public, ""))
+        root = _signed(operator, operator.public, "stretto", claims, tokens.get(operator.public, ""), self._now)
         preload: dict[str, str] = {}
         for public, (name, limits, more) in accounts.items():
             claims = {"type": "account", "version": 2, "limits": limits, **more}
             if revoked := self._revoked.get(public):
                 claims["revocations"] = revoked
-            preload[public] = self._signed(operator, public, name, claims, tokens.get(public, ""))
+            preload[public] = _signed(operator, public, name, claims, tokens.get(public, ""), self._now)
         lines = [f"operator: {json.dumps(root)}", f"system_account: {system}", "resolver: MEMORY"]
         text = "\n".join([*lines, f"resolver_preload: {json.dumps(preload, indent=1)}", ""])
         if text != known:
@@ -345,6 +355,15 @@ class Keys:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_private(path, text)
         self.made.append(path)
+
+
+def _signed(issuer: Key, subject: str, name: str, nats: Claims, known: str, now: float) -> str:
+    """Sign a token, or keep ``known`` if it has the same claims."""
+    if known:
+        claims = {part: value for part, value in claims_of(known).items() if part not in ("iat", "jti")}
+        if claims == {"iss": issuer.public, "name": name, "sub": subject, "nats": nats} and issuer.has_signed(known):
+            return known
+    return issuer.sign(subject, name, nats, now)
 
 
 def _json_of(revoked: Mapping[str, Mapping[str, int]]) -> str:

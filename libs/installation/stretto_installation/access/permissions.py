@@ -151,6 +151,20 @@ def keeper_rights(name: str) -> Rights:
     return Rights(api, (f"{inbox_of(name)}.>",))
 
 
+def counter_rights(pods: str, inbox: str) -> Rights:
+    """The rights, in the server's own account, of the actuator that counts connections of the account ``pods``: it
+    hears of each, lists them, and cuts those beyond a pod's share."""
+    return Rights(
+        publish=(f"$SYS.REQ.ACCOUNT.{pods}.CONNZ", "$SYS.REQ.SERVER.*.KICK"),
+        subscribe=(f"$SYS.ACCOUNT.{pods}.CONNECT", f"$SYS.ACCOUNT.{pods}.DISCONNECT", f"{inbox_of(inbox)}.>"),
+    )
+
+
+def watcher_rights(name: str) -> Rights:
+    """The rights, in the server's own account, of who asks whether the server can store."""
+    return Rights(("$SYS.REQ.SERVER.PING.HEALTHZ",), (f"{inbox_of(name)}.>",))
+
+
 def _is_of_pods(channel: Channel, kind: Kind) -> bool:
     return channel.kind == kind and _is_read_by(channel, POD_ROLES)
 

@@ -55,6 +55,12 @@ class Child:
         await self._spawn()
         self._task = asyncio.create_task(self._keep())
 
+    def restart(self) -> None:
+        """End the process, which is then started again."""
+        with contextlib.suppress(ProcessLookupError):
+            if self._process is not None and self._process.returncode is None:
+                self._process.terminate()
+
     async def stop(self, grace_s: float) -> None:
         """Send SIGTERM, and SIGKILL after ``grace_s``."""
         self._stopping = True

@@ -89,6 +89,7 @@ class Programs:
             "STRETTO_CHECKPOINTS_REDIS_URL": self._redis_url,
             **({"STRETTO_CHECKPOINTS_MEMORY_FOLDER": str(self.memory)} if self.memory else {}),
             "STRETTO_ACTUATOR_SIGNING_KEY_FILE": str(self.keys.signing_file),
+            "STRETTO_ACTUATOR_CONNECTIONS_CREDENTIALS": str(self.keys.counter_file),
             "STRETTO_GATEWAY_PORT": str(self._gateway_port),
             **self._capacity(),
             **self._options.settings,

@@ -16,17 +16,19 @@ from typing import Any
 
 from stretto_bus.faults import Fault
 from stretto_bus.login import Login
+from stretto_bus.tasks import end
 from stretto_core.algorithms import REINSTALL
 from stretto_runtime import SettingsFault
 from stretto_runtime.process.pid import ProcessIdentity
 from stretto_wire.contract.registry import FORWARDER, SERVICES
 
-from ..access.keys import Keys
+from ..access.keys import SUPERVISOR, Keys
 from ..errors import InstallationError, UnusableOption, sentence_of
 from ..provision import make
-from ..server import keys_of
+from ..server import STORE, keys_of
 from ..settings import StreamsSettings
 from . import redis_server
+from .bus_health import BusHealth
 from .leftovers import claim_memory, end_leftovers, free_memory, name_processes, sweep_memory
 from .processes import Child, Command, end_pods
 from .programs import Programs, StartOptions
@@ -63,6 +65,7 @@ class Installation:
         self._began_s = time.time()
         self._lock: Any = None
         self._programs: Programs | None = None
+        self._healing: asyncio.Task[None] | None = None
         forwards = "STRETTO_FORWARDER_ENDPOINTS_FILE" in environ | options.settings
         self._services = (*SERVICES, FORWARDER) if forwards else SERVICES
 
@@ -91,6 +94,7 @@ class Installation:
             await self._start(programs.service(name))
         progress("nats-server, redis-server, eight services and the gateway started")
         await self._provision(programs.nats_url, keys)
+        self._healing = asyncio.create_task(self._heal(programs.nats_url, keys), name="heal the bus")
         async for name, ready_s in self._until_ready(self._services):
             progress(f"{name} ready after {ready_s:.1f} s")
         self.ready_s = time.monotonic() - began
@@ -101,6 +105,8 @@ class Installation:
         """End everything in order: services, then pods, then redis and nats, to which services and pods speak."""
         self._state = "stopping"
         self._note_state()
+        if self._healing is not None:
+            await end(self._healing)
         await asyncio.gather(*(self.children[n].stop(STOP_S) for n in self._services if n in self.children))
         if self._owns_folder() or not self.folder.exists():  # otherwise the pods are another installation's
             await asyncio.to_thread(end_pods, self.folder, PODS_STOP_S)
@@ -124,6 +130,12 @@ class Installation:
         raise InstallationError(
             f"{self.folder} was removed while an installation ran in it: all its processes were ended"
         )
+
+    async def _heal(self, url: str, keys: Keys) -> None:
+        """Restart the bus when it has stopped to store, once there is room, and keep a note of why it does not."""
+        nats = self.children["nats"]
+        health = BusHealth(self.folder, self.folder / "nats" / STORE, lambda: nats.pid, nats.restart)
+        await health.run(url, keys.login(SUPERVISOR), _say)
 
     def operator(self) -> tuple[str, Login]:
         """Return the URL of the bus and the operator's login."""
@@ -288,19 +300,21 @@ async def run(options: StartOptions, progress: Callable[[str], None], ready: Cal
             await installation.down()
 
 
-def main() -> None:
-    """Run an installation with the options in the first argument; exit with the status of the error, if any."""
-
-    def say(text: str) -> None:
+def _say(text: str) -> None:
+    with contextlib.suppress(OSError):  # the log lies on a disk that may be full
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
 
+
+def main() -> None:
+    """Run an installation with the options in the first argument; exit with the status of the error, if any."""
+
     try:
         options = StartOptions.from_argument(sys.argv[1])
-        asyncio.run(run(options, say, lambda done: say(f"ready after {done.ready_s:.1f} s")))
+        asyncio.run(run(options, _say, lambda done: _say(f"ready after {done.ready_s:.1f} s")))
     except InstallationError as error:
-        say(f"{FAILED}{error}")
+        _say(f"{FAILED}{error}")
         raise SystemExit(error.status) from None
     except OSError as error:
-        say(f"{FAILED}{sentence_of(error)}")
+        _say(f"{FAILED}{sentence_of(error)}")
         raise SystemExit(InstallationError.status) from None

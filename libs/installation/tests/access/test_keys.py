@@ -80,6 +80,7 @@ def test_a_folder_without_an_account_of_pods_gets_one_and_keeps_it(tmp_path: Pat
     assert {str(path.relative_to(tmp_path)) for path in made.made} == {
         "root/pods.seed",
         "actuator/bus.creds",
+        "actuator/connections.creds",
         "server/trust.conf",
     }
     after = everything(tmp_path)

@@ -70,6 +70,8 @@ class Ownership:
         self._tasks: list[asyncio.Task[None]] = []
         self._consumer: OrderedConsumer | None = None
         self.refusal = ""
+        self.fault = ""
+        """The reason why the last renewal of our lease was not stored: then nothing else is."""
 
     async def join(self) -> None:
         """Become a member and learn the present entries."""
@@ -190,8 +192,10 @@ class Ownership:
             try:
                 await self._renew()
             except BusFault as fault:
-                log.warning("lease not renewed", fault=str(fault))
+                self.fault = str(fault)
+                log.warning("lease not renewed", fault=self.fault)
             else:
+                self.fault = ""
                 self._drop_silent()
 
     def _drop_silent(self) -> None:

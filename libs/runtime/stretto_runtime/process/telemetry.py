@@ -222,6 +222,7 @@ class Metrics:
         self.suppressed = counter("outputs_suppressed", "outputs that a predecessor had published").labels(**labels)
         self.dead_letters = counter("dead_letters", "messages set aside", "reason")
         self.lost_keys = gauge("lost_keys", "jobs whose saved state is damaged: nothing is handled for them")
+        self.unrenewed = gauge("bus_refuses", "1: the bus stores nothing, not even that this replica lives")
         self.no_way_back = gauge(
             "no_way_back_keys",
             "jobs whose snapshots the former version cannot continue, though the machine names a storage version",

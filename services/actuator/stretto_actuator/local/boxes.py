@@ -10,6 +10,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from stretto_runtime import SettingsFault
@@ -19,8 +20,8 @@ from stretto_wire.stores.urls import canonical
 from ..backend import BackendError, PodSpec, folders_in
 from ..pod import job_volumes
 from ..settings import ActuatorSettings
-from . import landlock, seccomp
-from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, DEVICE, READ, WRITE
+from . import landlock, mounts, seccomp
+from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, DEVICE, READ, SHOW, WRITE
 
 FILE_URL = "file://"
 SHARED_MEMORY = Path("/dev/shm")
@@ -33,6 +34,7 @@ MARKS = ("STRETTO_JOB", "STRETTO_POD", "STRETTO_POD_FOLDER")
 
 LAUNCH = "import sys; sys.path.insert(0, sys.argv.pop(1)); import landlock, seccomp; landlock.main(seccomp.restrict)"
 """Imported, not run as a script: an import is compiled once."""
+LAUNCH_SHELTERED = LAUNCH.replace("seccomp;", "mounts, seccomp;").replace(".restrict)", ".restrict, mounts.shelter)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +42,20 @@ class Box:
     """The reach of one pod. All paths are absolute and have no links in them.
 
     ``closed``: places that are neither read nor written, but for what follows; all others are read. ``reads`` and
-    ``writes``: folders that are there already. ``devices``: files of devices.
+    ``writes``: folders that are there already. ``devices``: files of devices. ``shown``: folders that are there in the
+    pod's view, for the sockets of its job's other pods, and are neither read nor written.
     """
 
     closed: tuple[str, ...]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     devices: tuple[str, ...] = ()
+    shown: tuple[str, ...] = ()
 
     def options(self) -> Iterator[str]:
         """Yield the arguments of ``landlock.py``."""
-        for name, paths in ((CLOSED, self.closed), (READ, self.reads), (WRITE, self.writes), (DEVICE, self.devices)):
+        places = {CLOSED: self.closed, READ: self.reads, WRITE: self.writes, DEVICE: self.devices, SHOW: self.shown}
+        for name, paths in places.items():
             for path in paths:
                 yield from (name, path)
 
@@ -69,6 +74,8 @@ class Boxes:
     memory: Path | None
     closed: tuple[Path, ...] = ()
     writable: tuple[Path, ...] = ()
+    sheltered: bool = False
+    """Each pod gets a view of the file system of its own."""
 
     def box(self, spec: PodSpec, folder: Path, scratch: Path) -> Box:
         """Return the box of a pod with these folders; what it writes is made. Raises BackendError."""
@@ -90,7 +97,7 @@ class Boxes:
             raise BackendError(f"{spec.job}/{spec.pod} gets no folder of its own: {error}; make room there") from error
         started_from = (place for place in self._started_from(spec) if place.is_dir())
         reads = [folder, *started_from, *(place for place, is_writable in volumes if not is_writable)]
-        return Box(_resolved(barred), _resolved(reads), writes)
+        return Box(_resolved(barred), _resolved(reads), writes, shown=_resolved([folder.parent]))
 
     def _plain(self, folder: Path) -> Path:
         """Return a job's folder. Raises BackendError: below the operator's store the way to it has a link.
@@ -120,7 +127,9 @@ def launch_of(
     if boxes is None:
         return [*spec.command], spec.environment
     box = replace(boxes.box(spec, folder, scratch), devices=devices)
-    return command_in(box, spec.command), environment_around(environment_in(box, spec.environment, scratch))
+    return command_in(box, spec.command, boxes.sheltered), environment_around(
+        environment_in(box, spec.environment, scratch)
+    )
 
 
 def environment_around(given: Mapping[str, str]) -> dict[str, str]:
@@ -142,10 +151,11 @@ def environment_in(box: Box, given: dict[str, str], scratch: Path) -> dict[str, 
     return given | {name: str(scratch / place) for name, place in OF_SCRATCH.items() if not fits(name)}
 
 
-def command_in(box: Box, command: tuple[str, ...]) -> list[str]:
+def command_in(box: Box, command: tuple[str, ...], sheltered: bool = False) -> list[str]:
     """Return the command line that starts ``command`` in its box."""
     folder = str(Path(landlock.__file__).parent)
-    return [sys.executable, "-I", "-S", "-c", LAUNCH, folder, *box.options(), "--", *command]
+    launch = LAUNCH_SHELTERED if sheltered else LAUNCH
+    return [sys.executable, "-I", "-S", "-c", launch, folder, *box.options(), "--", *command]
 
 
 def boxes_of(settings: ActuatorSettings) -> Boxes | None:
@@ -161,11 +171,16 @@ def boxes_of(settings: ActuatorSettings) -> Boxes | None:
     if landlock.abi() < ABI_LEAST:
         return None
     state = settings.state_folder.resolve()
-    files = (settings.signing_key_file, settings.nats_credentials, settings.secrets_folder)
+    files = (
+        settings.signing_key_file,
+        settings.nats_credentials,
+        settings.connections_credentials,
+        settings.secrets_folder,
+    )
     lists = (entry.removesuffix("/*") for entry in settings.allowed.stores)
     stores = dict.fromkeys(path for url in (settings.store, *lists) if (path := _local(url)) is not None)
     closed = tuple(path.resolve() for path in files if path is not None)
-    return Boxes(state, tuple(stores), settings.memory_folder, closed, _writable(settings, state))
+    return Boxes(state, tuple(stores), settings.memory_folder, closed, _writable(settings, state), not _unsheltered())
 
 
 def _writable(settings: ActuatorSettings, state: Path) -> tuple[Path, ...]:
@@ -196,7 +211,18 @@ def _lack() -> str:
         offered = "the kernel filters no system calls, or not on this kind of machine"
         remedy = "run x86-64 or AArch64, and where a container forbids seccomp, allow it"
         found.append(f"local pods may limit and slow down all processes of this user: {offered}; {remedy}")
+    if why := _unsheltered():
+        remedy = (
+            "allow user namespaces to this user (where there is `kernel.apparmor_restrict_unprivileged_userns`, set 0)"
+        )
+        found.append(f"local pods may change mode, owner and times of files of this user: {why}; {remedy}")
     return "; ".join(found)
+
+
+@cache
+def _unsheltered() -> str:
+    """Return why pods get no view of the file system of their own here, empty where they do."""
+    return mounts.lack()
 
 
 def warning_of(settings: ActuatorSettings) -> str:

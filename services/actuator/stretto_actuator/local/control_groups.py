@@ -1,4 +1,4 @@
-"""CPU and memory limits of process groups by the kernel's control groups, version 1 or 2, where they may be written.
+"""Limits of CPU, memory and processes of pods by the kernel's control groups, version 1 or 2, where they are writable.
 
 Version 1: one hierarchy per controller (``cpu``, ``memory``); version 2: one for all. Either can be missing or
 read-only (unprivileged, containers); missing limits are reported, and the backend falls back to weaker means.
@@ -17,11 +17,14 @@ from ..backend import HEADROOM
 PERIOD_US = 100_000
 PROBE_S = 5.0
 QUOTA_LEAST_US = 1_000
+CONTROLLERS = {"cpu", "memory", "pids"}
+PROCESSES_MOST = 4096
+"""Processes and threads of one pod, as in a container."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """A folder of control groups that we may write. ``controllers``: of ``cpu`` and ``memory``."""
+    """A folder of control groups that we may write. ``controllers``: of ``CONTROLLERS``."""
 
     folder: Path
     version: int
@@ -49,6 +52,8 @@ class Group:
         """Create the folders. Raises OSError."""
         for folder, version in self.folders.values():
             Path(folder).mkdir(parents=version == 1, exist_ok=True)
+        if "pids" in self.folders:
+            Path(self.folders["pids"][0], "pids.max").write_text(str(PROCESSES_MOST))
 
     def set(self, cpu_cores: float, memory_bytes: int) -> int:
         """Change the limits live; returns the memory limit, which stays above what is in use. Raises OSError."""
@@ -115,7 +120,7 @@ class Cgroups:
         return cls(found)
 
     def has(self, controller: str) -> bool:
-        """Return True if the kernel can limit ``cpu`` or ``memory`` here."""
+        """Return True if the kernel can limit ``cpu``, ``memory`` or ``pids`` here."""
         return controller in self._of
 
     def group(self, name: str) -> Group:
@@ -124,7 +129,7 @@ class Cgroups:
 
 
 def _mounts() -> list[tuple[int, Path, set[str], str]]:
-    """(version, mount point, its cpu/memory controllers, our own group in it)."""
+    """(version, mount point, those of ``CONTROLLERS`` that it has, our own group in it)."""
     own: dict[str, str] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -135,14 +140,14 @@ def _mounts() -> list[tuple[int, Path, set[str], str]]:
         for line in Path("/proc/self/mounts").read_text().splitlines():
             _, mount, kind, options = line.split(" ")[:4]
             if kind == "cgroup":
-                controllers = {"cpu", "memory"} & set(options.split(","))
+                controllers = CONTROLLERS & set(options.split(","))
                 if controllers:
                     result.append((1, Path(mount), controllers, own.get(min(controllers), "/")))
             elif kind == "cgroup2":
                 with contextlib.suppress(OSError):
                     there = set((Path(mount) / "cgroup.controllers").read_text().split())
-                    if {"cpu", "memory"} & there:
-                        result.append((2, Path(mount), {"cpu", "memory"} & there, own.get("", "/")))
+                    if CONTROLLERS & there:
+                        result.append((2, Path(mount), CONTROLLERS & there, own.get("", "/")))
     return result
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
     from typing import NoReturn
 
-CLOSED, READ, WRITE, DEVICE = "--closed", "--read", "--write", "--device"
+CLOSED, READ, WRITE, DEVICE, SHOW = "--closed", "--read", "--write", "--device", "--show"
 BOXED = "STRETTO_BOXED_"
 """Begins the names of the pod's own variables until it is in its box: the loader, the shell and Python heed none."""
 CANNOT_CONFINE = 125
@@ -192,19 +192,26 @@ def _give_up(why: str) -> NoReturn:
     sys.exit(CANNOT_CONFINE)
 
 
-def main(restrict: Callable[[], None]) -> None:
-    """Confine this process, restrict its system calls by ``restrict``, and execute the command.
+def main(
+    restrict: Callable[[], None],
+    shelter: Callable[[Sequence[str], Sequence[str], Sequence[str]], None] | None = None,
+) -> None:
+    """Confine this process, in a view of the file system that ``shelter`` gives it, restrict its system calls by
+    ``restrict``, and execute the command.
 
-    Arguments: the options ``--closed``, ``--read``, ``--write`` and ``--device``, each with a path, as often as needed;
-    ``--``; the command. It gets the variables that begin with ``BOXED``, without that.
+    Arguments: the options ``--closed``, ``--read``, ``--write``, ``--device`` and ``--show`` (in the view, no more),
+    each with a path, as often as needed; ``--``; the command. It gets the variables that begin with ``BOXED``, without
+    that.
     """
     end = sys.argv.index("--")
     options, command = sys.argv[1:end], sys.argv[end + 1 :]
     pairs = list(zip(options[::2], options[1::2], strict=True))
-    closed, reads, writes, devices = (
-        [path for name, path in pairs if name == each] for each in (CLOSED, READ, WRITE, DEVICE)
+    closed, reads, writes, devices, shown = (
+        [path for name, path in pairs if name == each] for each in (CLOSED, READ, WRITE, DEVICE, SHOW)
     )
     try:
+        if shelter is not None:
+            shelter(closed, [*shown, *reads], writes)
         confine(closed, reads, writes, abi(), devices)
         restrict()
     except OSError as error:

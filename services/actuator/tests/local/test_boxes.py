@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -16,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from stretto_actuator.backend import BackendError, PodSpec
-from stretto_actuator.local import landlock, seccomp
+from stretto_actuator.local import boxes, landlock, mounts, seccomp
 from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.local.boxes import Box, Boxes, boxes_of, command_in, environment_in, warning_of
 from stretto_actuator.local.landlock import ABI_LEAST, ABI_SCOPES
@@ -261,6 +262,51 @@ def state_of(pid: int) -> list[object]:
     return [process.nice(), process.ionice(), process.cpu_affinity(), os.sched_getscheduler(pid), process.rlimit(0)]
 
 
+@pytest.mark.skipif(bool(mounts.lack()), reason="this user gets no mount namespace here")
+async def test_a_pod_changes_no_mode_owner_or_time_of_others_files_and_reaches_no_socket(
+    place: Place,
+) -> None:
+    others = [*place.secrets, place.state, place.state / "pods/other", place.beside, place.beside / "dataset.csv"]
+    server = socket.socket(socket.AF_UNIX)
+    server.bind(str(place.state / "pods/other/worker-9/plane.sock"))
+    server.listen()
+    (place.state / "pods/j/ps-0/work").mkdir(parents=True)
+    peer = socket.socket(socket.AF_UNIX)
+    peer.bind(str(place.state / "pods/j/ps-0/work/plane.sock"))
+    peer.listen()
+    script = f"""
+    import socket
+    def held(path, change):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            change(descriptor)
+        finally:
+            os.close(descriptor)
+    def tries(path):
+        attempt("mode " + path, lambda: os.chmod(path, 0o000))
+        attempt("owner " + path, lambda: os.chown(path, os.getuid(), os.getgid()))
+        attempt("times " + path, lambda: os.utime(path, (1, 1)))
+        attempt("attribute " + path, lambda: os.setxattr(path, "user.x", b"x"))
+        attempt("mode by descriptor " + path, lambda: held(path, lambda each: os.fchmod(each, 0o000)))
+        attempt("times by descriptor " + path, lambda: held(path, lambda each: os.utime(each, (1, 1))))
+        attempt("another view " + path, lambda: call(165, path.encode(), path.encode(), b"none", 4096, 0))
+    for path in {[str(path) for path in others]} + ["/proc/1", "/", "/etc/passwd"]:
+        tries(path)
+    def connect(path):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(path)
+    attempt("socket", lambda: connect({server.getsockname()!r}))
+    connect({str(place.state / "pods/j/ps-0/work/plane.sock")!r})
+    write("own")
+    os.chmod("own", 0o600)
+    os.utime("own", (1, 1))
+    os.rename("own", "other")
+    """
+    with server, peer:
+        assert await place.run(script) == []
+    assert all(path.read_text() == "secret" for path in place.secrets)
+
+
 async def test_a_pod_neither_reads_from_nor_writes_to_a_terminal_of_its_user(place: Place) -> None:
     keyboard, terminal = os.openpty()
     script = f"""
@@ -483,6 +529,11 @@ def test_where_the_kernel_cannot_pods_start_as_before_and_it_is_said(
     monkeypatch.setattr(seccomp, "available", lambda: False)
     assert "may send signals to" in warning_of(here)
     assert "may limit and slow down" in warning_of(here)
+    monkeypatch.setattr(boxes, "_unsheltered", lambda: "it gives no mount namespace")
+    assert "may change mode, owner and times of files of this user: it gives no" in warning_of(here)
+    found = boxes_of(here)
+    assert found is not None
+    assert not found.sheltered
 
 
 @pytest.mark.parametrize("folder", ["relative", "/nowhere/at/all", "/"])
@@ -496,7 +547,7 @@ def test_the_box_is_little_beside_the_start_of_a_pod(place: Place) -> None:
     took_s = []
     for _ in range(5):
         began = psutil.Process().cpu_times()
-        subprocess.run(command_in(box, ("/bin/true",)), check=True)
+        subprocess.run(command_in(box, ("/bin/true",), sheltered=True), check=True)
         now = psutil.Process().cpu_times()
         took_s.append(now.children_user + now.children_system - began.children_user - began.children_system)
     assert min(took_s) < 0.05

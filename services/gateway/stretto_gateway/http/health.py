@@ -27,6 +27,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         ("service", "stream"),
         "stored bytes over the bound of the bucket, the audit log",
     ),
+    ("stretto_bus_refuses", "gauge", ("service",), "1: the bus stores nothing"),
     (STARTS, "histogram", (), "time from submission to the first step, of the jobs in the view"),
 )
 """Name, kind, labels and meaning of every metric of the gateway."""
@@ -42,7 +43,8 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/readyz")
     async def readyz() -> PlainTextResponse:
-        lines = [gateway.follower.lacks or "ready", *warnings(gateway.fullness.shares).values()]
+        stores = [gateway.bus.refuses] if gateway.bus.refuses else []
+        lines = [gateway.follower.lacks or "ready", *stores, *warnings(gateway.fullness.shares).values()]
         return PlainTextResponse("\n".join(lines) + "\n", 200 if gateway.follower.ready else 503)
 
     @router.get("/metrics")
@@ -65,6 +67,7 @@ def exposition(gateway: Gateway) -> str:
         "stretto_stream_fullness": (
             f'{{service="gateway",stream="{stream}"}} {share:g}' for stream, share in gateway.fullness.shares.items()
         ),
+        "stretto_bus_refuses": [f'{{service="gateway"}} {int(bool(gateway.bus.refuses))}'],
         STARTS: _starts([waited_s for view in projection.jobs.values() if (waited_s := start_s(view)) is not None]),
     }
     lines = (

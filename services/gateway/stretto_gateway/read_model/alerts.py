@@ -35,6 +35,15 @@ def of_streams(shares: Mapping[str, float]) -> Iterator[AlertView]:
             yield AlertView(alert=alert, subject=stream, detail=f"the stream is {share:.0%} full")
 
 
+def of_bus(refuses: str) -> Iterator[AlertView]:
+    """Yield the alert about a bus that stores nothing, with the reason ``refuses``; nothing where that is empty.
+
+    It bears the name of what has the same effect: readers of v1 know no other.
+    """
+    if refuses:
+        yield AlertView(alert="StrettoStreamFull", subject="bus", detail=refuses)
+
+
 def of_jobs(views: Iterable[JobView], now_s: float) -> Iterator[AlertView]:
     """Yield the alerts about jobs."""
     for view in views:

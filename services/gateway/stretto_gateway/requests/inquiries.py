@@ -50,6 +50,9 @@ log = structlog.get_logger("stretto.gateway")
 class Informant(PodAsker, EventSource, Protocol):
     """A bus that answers questions: by services, pods, stored events and entries."""
 
+    refuses: str
+    """The reason why the bus stores nothing; empty: it does."""
+
     @property
     def streams(self) -> Streams:
         """Return the streams of the bus, for reading."""
@@ -114,6 +117,7 @@ class Inquiries:
         """Return the alerts that hold now, about services, streams and the jobs that may be read. Raises Fault."""
         services = await self._services.answer()
         firing = [
+            *alerts.of_bus(self._bus.refuses),
             *alerts.of_services(services),
             *alerts.of_streams(self._shares),
             *alerts.of_jobs(self._projection.readable(reads), self._clock()),

@@ -47,6 +47,9 @@ class StreamBus:
         self._searching = asyncio.Semaphore(SEARCHES)
         self.events_kept_s = math.inf
         """Age at which events leave the stream; known once ``kept`` has been called."""
+        self.refuses = ""
+        """The reason why every change is refused at once: the bus stores nothing."""
+        self._entry = f"{STATE_PREFIX}tried.{NAME}.{secrets.token_hex(8)}"
 
     def reached(self, bus: Bus) -> None:
         """Use ``bus`` from here on."""
@@ -80,12 +83,19 @@ class StreamBus:
 
         last: store it only if the last event of its subject has this sequence (0: the subject has none); else return
         None. A random text follows ``msg_id``, so that nobody can send that id first: the server takes a message whose
-        id it knows for stored. Raises BusFault if the event is not stored in time.
+        id it knows for stored. Raises BusFault if the event is not stored in time, or nothing is at present.
         """
+        if self.refuses:
+            raise BusFault(self.refuses)
         msg_id = f"{msg_id}:{secrets.token_hex(8)}"
         if last is not None:
             return await self._reached.publish_after(last, message, msg_id, trace)
         return await self._reached.publish(message, msg_id, trace, tries_s=0)
+
+    async def try_to_store(self) -> None:
+        """Store an entry that goes by itself, in place of the one before. Raises BusFault."""
+        if self.there:
+            await self._bus.store(self._entry, b"", {"Nats-TTL": "60s"})
 
     async def last_audited(self) -> tuple[int, bytes]:
         """Return sequence and text of the last entry of the audit log; 0 and nothing for an empty log."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from stretto_client import figures
 
 from ... import render
@@ -17,7 +18,7 @@ from ...options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, a
 
 @command("Installation", "stretto status -o json | jq .ready")
 def status(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = OutputForm.TABLE) -> None:
-    """Show every process: ready or not, memory, processor time, restarts. Exit status 1 if one is not ready."""
+    """Show every process: ready or not and why, memory, processor time, restarts. Exit status 1 if one is not ready."""
     from stretto_installation.one_machine.state import describe
 
     rows = asyncio.run(_processes(folder))
@@ -29,20 +30,24 @@ def status(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = OutputF
 
 
 async def _processes(folder: Path) -> list[dict[str, Any]]:
+    from stretto_installation.one_machine.bus_health import noted
     from stretto_installation.one_machine.processes import used_by
     from stretto_installation.one_machine.state import read_state, readiness
 
     state = read_state(folder)
+    of_bus = noted(folder)
     rows: list[dict[str, Any]] = []
     for name, entry in state["processes"].items():
         used = used_by(entry)
         report = await readiness(folder, name, entry["pid"])
         is_store = name in ("nats", "redis")
+        stores = is_store and not (name == "nats" and of_bus)
         rows.append(
             {
                 "name": name,
                 "pid": entry["pid"],
-                "ready": used is not None and (is_store or report["ready"]),
+                "ready": used is not None and (stores or report["ready"]),
+                "why": of_bus if name == "nats" else reason_of(report),
                 "resident_bytes": used.resident_bytes if used else 0,
                 "cpu_s": used.cpu_s if used else 0.0,
                 "restarts": entry["restarts"],
@@ -51,6 +56,12 @@ async def _processes(folder: Path) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def reason_of(report: dict[str, Any]) -> str:
+    """Return why a service is not ready, of its answer at /readyz; empty: it has not said."""
+    faults = [*report.get("faults", {}).values()]
+    return str(report.get("refusal") or (faults[0] if faults else "") or report.get("warning", ""))
 
 
 def _table(report: dict[str, Any]) -> RenderableType:
@@ -67,4 +78,6 @@ def _table(report: dict[str, Any]) -> RenderableType:
             "" if row["partitions"] is None else str(row["partitions"]),
         )
     total = sum(row["resident_bytes"] for row in report["processes"])
-    return Group(made, f"[dim]{figures.size(total)} resident; gateway {report['gateway_url']}[/dim]")
+    lacking = [row for row in report["processes"] if not row["ready"] and row["why"]]
+    why = [f"[red]{row['name']}[/red]: {escape(row['why'])}" for row in lacking]
+    return Group(made, *why, f"[dim]{figures.size(total)} resident; gateway {report['gateway_url']}[/dim]")
