@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
+from pathlib import Path
 
 import httpx
 
@@ -18,6 +20,8 @@ TIMEOUT_S = 20.0
 CONNECT_S = 10.0
 SILENCE_S = 60.0
 """An event stream that is silent for longer is broken: the gateway sends a comment more often."""
+PATH_BYTES_MOST = 100
+"""Longest path of a socket that is given to the kernel as it is (its own bound: 107 bytes)."""
 _TIMEOUT, _STREAM_TIMEOUT = httpx.Timeout(TIMEOUT_S), httpx.Timeout(CONNECT_S, read=SILENCE_S)
 
 
@@ -33,16 +37,21 @@ class AsyncDriver:
     ) -> None:
         self.place = place
         self._sleep, self._clock = sleep, clock
+        self._folders = ExitStack()
+        if transport is None:
+            where = _socket_path(place.socket, self._folders)
+            transport = httpx.AsyncHTTPTransport(verify=_trusted(place), trust_env=False, uds=where)
         self._http = httpx.AsyncClient(
-            base_url=f"{place.url}/api/v1",
+            base_url=f"{_spoken(place)}/api/v1",
             headers={"Authorization": f"Bearer {place.token}"} if place.token else {},
             trust_env=False,
-            transport=transport or httpx.AsyncHTTPTransport(verify=_trusted(place), trust_env=False),
+            transport=transport,
         )
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
+        self._folders.close()
 
     async def send(self, request: GatewayRequest) -> Answer:
         """Return the answer to a request. Raises TransportFault."""
@@ -104,8 +113,11 @@ class Driver(AsyncDriver):
         async def pause(duration_s: float) -> None:
             sleep(duration_s)
 
-        inner = transport or httpx.HTTPTransport(verify=_trusted(place), trust_env=False)
+        folders = ExitStack()
+        where = _socket_path(place.socket, folders)
+        inner = transport or httpx.HTTPTransport(verify=_trusted(place), trust_env=False, uds=where)
         super().__init__(place, _BlockingTransport(inner), pause, clock)
+        self._folders = folders
 
 
 class _BlockingTransport(httpx.AsyncBaseTransport):
@@ -145,14 +157,31 @@ def _faults(place: Place) -> Generator[None]:
         yield
     except httpx.ConnectError as error:
         kind = "certificate" if "CERTIFICATE_VERIFY_FAILED" in str(error) else "nobody"
-        raise TransportFault(kind, f"{place.url}: {error}") from error
+        raise TransportFault(kind, f"{place.socket or place.url}: {error}") from error
     except (httpx.TransportError, httpx.InvalidURL) as error:
         broken = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.ReadTimeout)
         raise TransportFault("broken" if broken else "other", f"{place.url}: {type(error).__name__} {error}") from error
 
 
+def _spoken(place: Place) -> str:
+    """Return the URL to speak with: over its socket a gateway speaks without TLS, whatever it does at its port."""
+    return place.url if place.socket is None else str(httpx.URL(place.url).copy_with(scheme="http"))
+
+
+def _socket_path(socket: Path | None, folders: ExitStack) -> str | None:
+    """Return a path to a socket that the kernel takes: a long one by its open folder, which ``folders`` closes."""
+    if socket is None or len(os.fsencode(socket)) <= PATH_BYTES_MOST:
+        return None if socket is None else str(socket)
+    folder = os.open(socket.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folders.callback(os.close, folder)
+    return f"/proc/self/fd/{folder}/{socket.name}"
+
+
 def _trusted(place: Place) -> ssl.SSLContext | bool:
-    """Return the certificates to trust; True: the system's. Raises Unusable for a file without certificates."""
+    """Return the certificates to trust; True: the system's; False: none, as over a socket. Raises Unusable for a file
+    without certificates."""
+    if place.socket is not None:
+        return False
     try:
         return ssl.create_default_context(cafile=place.authority) if place.authority else True
     except OSError as error:

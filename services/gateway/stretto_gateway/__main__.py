@@ -22,21 +22,23 @@ from stretto_bus.bus import Bus
 from stretto_bus.faults import Fault
 from stretto_bus.tasks import end
 from stretto_runtime.access import tokens
+from stretto_runtime.process.connections import Connections, bounded
 from stretto_runtime.process.faults import SettingsFault
 from stretto_runtime.process.health import Server
+from stretto_runtime.process.listeners import at_path, at_port, handed
 from stretto_runtime.process.telemetry import Tracing
 from stretto_runtime.program import execute
 
 from .access.audit_log import AuditLog
 from .access.buckets import Buckets
 from .access.callers import Access, TokenFile
-from .access.connections import Addresses, bounded
 from .http.app import create_app, health_app
 from .service import Gateway
 from .settings import GatewaySettings
 from .streams.bus import StreamBus
 
 NAME = "gateway"
+LOCAL_SOCKET = "gateway.sock"
 RETRY_S = 0.3
 QUIET: dict[str, Any] = {
     "log_config": None,
@@ -102,12 +104,19 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     """Serve until ``stop``. Settings are checked before the bus is reached: the bus may start later. Raises Fault."""
     token = token_of(settings)
     access = access_of(settings, token)
-    listener = listening(settings.host, settings.port, "STRETTO_GATEWAY_HOST", "STRETTO_GATEWAY_PORT")
+    if settings.listener is not None:
+        listener = handed(settings.listener, "STRETTO_GATEWAY_LISTENER")
+    else:
+        listener = listening(settings.host, settings.port, "STRETTO_GATEWAY_HOST", "STRETTO_GATEWAY_PORT")
+    local = local_listener(settings)
     tracing = Tracing(NAME, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
     stream = StreamBus(tracing)
     gateway = Gateway(stream, settings, time.time)
     audit = AuditLog(stream, time.monotonic, time.time)
-    servers = [(Server(configured(create_app(gateway, access, audit, stream.audit_lines), settings)), listener)]
+    app = create_app(gateway, access, audit, stream.audit_lines)
+    servers = [(Server(configured(app, settings)), listener)]
+    if local is not None:
+        servers.append((Server(uvicorn.Config(app, **QUIET, **bounds(settings))), local))
     if settings.health_port:  # a second server, in plain HTTP, for monitoring
         where = listening(settings.health_host, settings.health_port, "STRETTO_HEALTH_HOST", "STRETTO_HEALTH_PORT")
         servers.append((Server(uvicorn.Config(health_app(gateway), **QUIET)), where))
@@ -120,7 +129,8 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         following.append(asyncio.create_task(operating))
     where_file = settings.state_folder / "run" / f"{NAME}.json"
     scheme = "https" if settings.tls_certificate else "http"
-    at = {"scheme": scheme, "host": settings.host, "port": int(listener.getsockname()[1])}
+    host, port = listener.getsockname()[:2]
+    at = {"scheme": scheme, "host": host, "port": int(port)}
     write(where_file, {"service": NAME, "pid": os.getpid(), **at})
     log.info("listening", **at, token=bool(token), oidc=settings.oidc_issuer)
     stopping = asyncio.create_task(stop.wait())
@@ -149,17 +159,42 @@ def access_of(settings: GatewaySettings, token: str) -> Access:
 
 
 def listening(host: str, port: int, host_variable: str, port_variable: str) -> socket.socket:
-    """Return a bound socket. Raises SettingsFault."""
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    """Return a listening socket. Raises SettingsFault."""
     try:
-        listener.bind((host, port))
+        return at_port(host, port)
     except OSError as error:
         raise SettingsFault(
             f"cannot listen at {host}:{port}: {error.strerror}; set {host_variable} to an address of this machine and "
             f"{port_variable} to a free port, or 0 for any"
         ) from error
-    return listener
+
+
+def local_listener(settings: GatewaySettings) -> socket.socket | None:
+    """Return the socket that commands on this machine use; None: the state folder's file system has none.
+
+    Raises SettingsFault.
+    """
+    if settings.local_listener is not None:
+        return handed(settings.local_listener, "STRETTO_GATEWAY_LOCAL_LISTENER")
+    path = settings.state_folder / "run" / LOCAL_SOCKET
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return at_path(path)
+    except OSError as error:
+        log.warning("commands on this machine have to name the gateway by --url and --token", reason=f"{path}: {error}")
+        return None
+
+
+def bounds(settings: GatewaySettings, proxies: str = "") -> dict[str, Any]:
+    """Return the bounds of one listener: strangers get half of its connections, callers with a token have the rest."""
+    connections = Connections(settings.address_connections, -(-settings.connections // 2), proxies)
+    return {
+        "http": bounded(connections, settings.headers_s),
+        "timeout_graceful_shutdown": 1,
+        "limit_concurrency": settings.connections,
+        "proxy_headers": bool(proxies),
+        "forwarded_allow_ips": proxies,
+    }
 
 
 def configured(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
@@ -169,11 +204,7 @@ def configured(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         **QUIET,
-        http=bounded(Addresses(settings.address_connections, settings.proxies), settings.headers_s),
-        timeout_graceful_shutdown=1,
-        limit_concurrency=settings.connections,
-        proxy_headers=bool(settings.proxies),
-        forwarded_allow_ips=settings.proxies,
+        **bounds(settings, settings.proxies),
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
     )

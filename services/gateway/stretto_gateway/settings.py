@@ -19,6 +19,12 @@ class GatewaySettings(AllowedSettings, ExtendedSettings, TeamsSettings):
 
     host: str = Field("127.0.0.1", description="address to listen on; default: loopback")
     port: int = Field(0, ge=0, le=65535, description="port to listen on; 0: any free port, written to run/gateway.json")
+    listener: int | None = Field(
+        None, ge=3, description="descriptor of a socket that the parent listens at for us; none: host, port"
+    )
+    local_listener: int | None = Field(
+        None, ge=3, description="descriptor of such a Unix socket, for commands here; none: run/gateway.sock"
+    )
     token: SecretStr | None = Field(
         None,
         description="admin's bearer token; none: the one in the token file, made if absent; empty: accept everybody",

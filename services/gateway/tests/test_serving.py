@@ -19,6 +19,8 @@ from typing import IO
 import httpx
 import pytest
 from stretto_bus import Client
+from stretto_client.documents import Documents
+from stretto_client.places import place_of
 from stretto_installation.access.certificates import authority, issue
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer, free_port
@@ -59,7 +61,7 @@ def test_over_tls_to_named_origins_with_health_beside_it(tmp_path: Path) -> None
         assert httpx.get(f"{beside}/readyz", trust_env=False, timeout=60).status_code == 200
         assert "stretto_gateway_ready 1" in httpx.get(f"{beside}/metrics", trust_env=False, timeout=60).text
         assert httpx.get(f"{beside}/api/v1/jobs", trust_env=False, timeout=60).status_code == 404
-        command = {"STRETTO_CLI_CA": str(ca), "STRETTO_STATE_FOLDER": str(running.folder)}
+        command = {"STRETTO_CLI_CA": str(ca), "STRETTO_CLI_URL": running.url, "STRETTO_CLI_TOKEN": running.token}
         environment = {k: v for k, v in os.environ.items() if not k.startswith("STRETTO_")}
         asked = [str(Path(sys.executable).with_name("stretto")), "jobs", "-o", "json"]
         done = subprocess.run(asked, env=environment | command, capture_output=True, text=True, check=False, timeout=60)
@@ -70,6 +72,9 @@ def test_over_tls_to_named_origins_with_health_beside_it(tmp_path: Path) -> None
         )
         assert done.returncode == 1
         assert "STRETTO_CLI_CA" in done.stderr
+        here = environment | {"STRETTO_STATE_FOLDER": str(running.folder)}
+        done = subprocess.run(asked, env=here, capture_output=True, text=True, check=False)
+        assert '"submitted"' in done.stdout, done.stderr  # over the socket, which needs no certificate
 
 
 @pytest.mark.parametrize(
@@ -80,6 +85,8 @@ def test_over_tls_to_named_origins_with_health_beside_it(tmp_path: Path) -> None
         ({"OIDC_ISSUER": "https://id.example"}, "OIDC_AUDIENCE"),
         ({"TOKENS_FILE": "/dev/null"}, "/dev/null"),
         ({"HOST": "192.0.2.1"}, "cannot listen at 192.0.2.1"),
+        ({"LISTENER": "99"}, "STRETTO_GATEWAY_LISTENER=99 is no listening socket"),
+        ({"LOCAL_LISTENER": "3"}, "STRETTO_GATEWAY_LOCAL_LISTENER=3 is no listening socket"),
         ({"HOST": "0.0.0.0", "TOKEN": ""}, "makes everybody an admin"),
     ],
 )
@@ -190,24 +197,36 @@ def test_idle_and_slow_connections_of_one_address_keep_nobody_else_out(tmp_path:
         with installed(tmp_path) as running:
             for said in (b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"):
                 held += connected(running, IDLE_MOST // 2, said)
-            elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
-            with httpx.Client(base_url=running.url, transport=elsewhere, trust_env=False, timeout=60) as http:
-                assert http.get("/readyz").status_code == 200
-            assert "one address has too many" in (tmp_path / "gateway.log").read_text()
+            assert running.http().get("/jobs").status_code == 200  # a newcomer, of the same address
+            assert "too many connections without a token" in (tmp_path / "gateway.log").read_text()
     finally:
         for each in held:
             each.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_an_address_gets_room_again_when_its_connections_end(tmp_path: Path) -> None:
-    with installed(tmp_path, {"STRETTO_GATEWAY_ADDRESS_CONNECTIONS": "3"}) as running:
-        held = connected(running, 3)
-        (fourth,) = connected(running, 1)
-        assert ended(fourth)
-        for each in held:
+def test_strangers_end_no_connection_with_a_token_and_keep_no_command_out(tmp_path: Path) -> None:
+    """Method: an event stream is open; then strangers come from as many addresses of this machine as they like, and to
+    the socket of commands. Of too many, their own oldest is closed."""
+    settings = {"STRETTO_GATEWAY_ADDRESS_CONNECTIONS": "3", "STRETTO_GATEWAY_CONNECTIONS": "8"}
+    with installed(tmp_path, settings) as running, running.http() as http, http.stream("GET", "/events") as events:
+        lines = events.iter_lines()
+        assert next(lines) == "retry: 1000"
+        host, port = running.url.removeprefix("http://").split(":")
+        at = (host, int(port))
+        held = [socket.create_connection(at, source_address=(f"127.0.0.{number}", 0)) for number in range(1, 41)]
+        local = [socket.socket(socket.AF_UNIX) for _ in range(40)]
+        for each in local:
+            each.connect(str(tmp_path / "run" / "gateway.sock"))
+        assert ended(held[0])
+        assert ended(local[0])
+        with running.http() as newcomer:
+            assert newcomer.post("/jobs", json=spec()).status_code == 201
+        with Documents(place_of(folder=tmp_path, environ={})) as command:
+            assert command.jobs()
+        assert any(line.startswith("event: job-submitted") for line in lines)
+        for each in (*held, *local):
             each.close()
-        assert httpx.get(f"{running.url}/healthz", trust_env=False, timeout=60).status_code == 200
 
 
 def test_headers_that_trickle_are_not_waited_for(tmp_path: Path) -> None:

@@ -93,10 +93,10 @@ def main(folder: Path | None, *, reference: bool, quiet: bool) -> int:
     cluster = StartOptions(folder, cpu_cores=course.CLUSTER_CPU_CORES, settings=settings)
     try:
         where = start_detached(cluster, tied=True)
-        address, token = located(folder, None, None)
-        console = f"{address}/console/"
+        place = located(folder, None, None)
+        console = f"{place.url}/console/"
         story.tell(f"[bold]watch it in a browser: {console}[/bold]")
-        story.tell(f"{door(folder, console, token)} opens that page signed in")
+        story.tell(f"{door(folder, console, place.token)} opens that page signed in")
         story.tell(f"all ready after {where['ready_s']:.1f} s")
         asyncio.run(_seed(folder, where["nats_url"]))
         story.tell(f"{len(course.past_jobs())} past jobs are in the history that warm start reads")

@@ -7,7 +7,6 @@ A caller presents the gateway's own token (an admin), a token of the file, or a 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from stretto_bus.faults import Fault
 from stretto_messages.base import DEFAULT_TEAM
 from stretto_messages.gateway import CallerRole
 from stretto_runtime.access.tokens import ALL_TEAMS, ROLES, TokenEntry, digest_of, read_tokens
+from stretto_runtime.process.connections import network_of
 from stretto_wire.rest.views import JobView
 
 from ..problems import Problem
@@ -30,8 +30,6 @@ FILE_CHECK_S = 1.0
 """Interval at which the file of tokens is checked for changes."""
 REFUSALS_PER_S, REFUSALS_BURST = 0.5, 20
 """Rate of requests without a valid token, per address."""
-ADDRESS_MOST = 100
-"""Number of characters that are kept of an address: a proxy may pass on any text."""
 log = structlog.get_logger("stretto.gateway")
 
 
@@ -191,17 +189,6 @@ def unauthorized(detail: str, value: str, challenge: str) -> Problem:
         "`stretto token create` makes others",
         headers={"WWW-Authenticate": challenge},
     )
-
-
-def network_of(address: str) -> str:
-    """Return the part of an address that identifies one party: an IPv4 address, or the /64 network of an IPv6 one."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address[:ADDRESS_MOST]
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
-    return address
 
 
 def require(caller: Caller, role: CallerRole) -> None:

@@ -6,10 +6,11 @@ import asyncio
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from stretto_runtime.process.connections import ADDRESS_MOST
 
 from ..problems import Problem
 from .audit_log import AuditLog, RequestedChange
-from .callers import ADDRESS_MOST, Caller
+from .callers import Caller
 
 CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 HEADERS = {

@@ -1,0 +1,62 @@
+"""A folder's token goes to the gateway's socket in that folder, and to nobody who has its port."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import queue
+import shutil
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+from both_clients import client_of
+from stretto_client.errors import NotRunning
+from stretto_client.places import place_of
+from stretto_runtime.process.listeners import at_path
+
+ME = {
+    "name": "ada", "role": "admin", "team": "default", "reads_all_teams": True, "expires_at_s": None,
+    "installation": "i", "version": "1",
+}  # fmt: skip
+
+
+def answering(listener: socket.socket) -> queue.Queue[bytes]:
+    """Answer one request, as a gateway does, and listen no longer; returns what was asked."""
+    asked, body = queue.Queue[bytes](), json.dumps(ME).encode()
+
+    def answer() -> None:
+        with listener, listener.accept()[0] as link:
+            asked.put(link.recv(65536))
+            link.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    threading.Thread(target=answer, daemon=True).start()
+    return asked
+
+
+def test_who_has_the_port_of_a_folders_gateway_is_sent_nothing(
+    kind: str, loop: asyncio.AbstractEventLoop, tmp_path: Path
+) -> None:
+    """Method: a stranger listens at the port that the folder names, with and without TLS. The gateway's socket, by a
+    longer path than the kernel takes, is answered; then it is nobody's, no socket, and gone."""
+    folder = tmp_path / ("x" * 100)
+    (run := folder / "run").mkdir(parents=True)
+    (folder / "gateway.token").write_text("secret\n")
+    path = run / "gateway.sock"
+    with socket.create_server(("127.0.0.1", 0)) as stranger:
+        for scheme in ("http", "https"):
+            at = {"scheme": scheme, "host": "127.0.0.1", "port": stranger.getsockname()[1]}
+            (run / "gateway.json").write_text(json.dumps(at))
+            asked = answering(at_path(path))
+            client = client_of(kind, loop, place_of(folder=folder, environ={}))
+            assert client.me().name == "ada"
+            client.close()
+            assert b"authorization: bearer secret" in asked.get(timeout=60).lower()
+        for worse in (lambda: None, path.unlink, lambda: path.write_text(""), lambda: shutil.rmtree(run)):
+            worse()
+            with pytest.raises(NotRunning, match="no gateway"):
+                client_of(kind, loop, place_of(folder=folder, environ={})).me()
+        stranger.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            stranger.accept()
