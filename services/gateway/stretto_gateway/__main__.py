@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import json
 import os
-import secrets
 import socket
 import ssl
-import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ from stretto_runtime.program import execute
 
 from .access.audit_log import AuditLog
 from .access.buckets import Buckets
-from .access.callers import Access, TokenFile
+from .access.callers import Access, TokenFile, Watched
 from .http.app import create_app, health_app
 from .service import Gateway
 from .settings import GatewaySettings
@@ -51,11 +49,11 @@ QUIET: dict[str, Any] = {
 log = structlog.get_logger("stretto.gateway")
 
 
-def token_of(settings: GatewaySettings) -> str:
-    """Return the configured token, else the token in the file, which is made (mode 600) if it does not exist.
+def own_token(settings: GatewaySettings) -> Callable[[], str]:
+    """Return what gives the gateway's own token: the configured one, else the one that its file has at that moment.
 
-    Only a configured empty token accepts everybody, and only on this machine. An empty file is a SettingsFault, and so
-    is an empty token at an address that other machines reach.
+    The file is made (mode 600) if it does not exist. Only a configured empty token accepts everybody, and only on this
+    machine. An empty file is a SettingsFault, and so is an empty token at an address that other machines reach.
     """
     if settings.token is not None:
         token = settings.token.get_secret_value()
@@ -64,21 +62,10 @@ def token_of(settings: GatewaySettings) -> str:
                 f"STRETTO_GATEWAY_TOKEN is empty, which makes everybody an admin, and STRETTO_GATEWAY_HOST="
                 f"{settings.host} is reached from outside: unset the token, or listen at 127.0.0.1"
             )
-        return token
-    path = settings.token_file or settings.state_folder / "gateway.token"
-    with contextlib.suppress(FileNotFoundError):
-        return read_token(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # the complete file is linked under its name: no other replica, and no restart after a crash, sees half a token
-    handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, path)
-    finally:
-        os.unlink(draft)
-    return read_token(path)
+        return lambda: token
+    path = settings.token_file or settings.state_folder / tokens.OWN_FILE
+    tokens.make_own(path)
+    return Watched(path, read_token)
 
 
 def is_loopback(host: str) -> bool:
@@ -102,8 +89,7 @@ def read_token(path: Path) -> str:
 
 async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     """Serve until ``stop``. Settings are checked before the bus is reached: the bus may start later. Raises Fault."""
-    token = token_of(settings)
-    access = access_of(settings, token)
+    access = access_of(settings, own_token(settings))
     if settings.listener is not None:
         listener = handed(settings.listener, "STRETTO_GATEWAY_LISTENER")
     else:
@@ -132,7 +118,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     host, port = listener.getsockname()[:2]
     at = {"scheme": scheme, "host": host, "port": int(port)}
     write(where_file, {"service": NAME, "pid": os.getpid(), **at})
-    log.info("listening", **at, token=bool(token), oidc=settings.oidc_issuer)
+    log.info("listening", **at, token=not access.is_open, oidc=settings.oidc_issuer)
     stopping = asyncio.create_task(stop.wait())
     done, _ = await asyncio.wait([*serving, *following, stopping], return_when=asyncio.FIRST_COMPLETED)
     for task in following:
@@ -146,7 +132,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         task.result()
 
 
-def access_of(settings: GatewaySettings, token: str) -> Access:
+def access_of(settings: GatewaySettings, own: Callable[[], str]) -> Access:
     """Make the authentication. Raises SettingsFault."""
     path = settings.tokens_file or settings.state_folder / tokens.FILE
     issuer = None
@@ -155,7 +141,7 @@ def access_of(settings: GatewaySettings, token: str) -> Access:
 
         issuer = Issuer(settings, time.monotonic)
     rates = Buckets(settings.rate_per_s, settings.rate_burst)
-    return Access(token, TokenFile(path, time.monotonic), issuer, rates, time.monotonic)
+    return Access(own, TokenFile(path), issuer, rates, time.monotonic)
 
 
 def listening(host: str, port: int, host_variable: str, port_variable: str) -> socket.socket:
