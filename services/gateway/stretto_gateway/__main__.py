@@ -172,12 +172,16 @@ def local_listener(settings: GatewaySettings) -> socket.socket | None:
 
 
 def bounds(settings: GatewaySettings, proxies: str = "") -> dict[str, Any]:
-    """Return the bounds of one listener: strangers get half of its connections, callers with a token have the rest."""
+    """Return the bounds of one listener: strangers have half of its connections, callers with a token the other half.
+
+    Only where there are proxies, whose connections have no bound of their own, does it answer 503: uvicorn counts those
+    that are being closed, too, and would answer so to whoever comes during a flood.
+    """
     connections = Connections(settings.address_connections, -(-settings.connections // 2), proxies)
     return {
         "http": bounded(connections, settings.headers_s),
         "timeout_graceful_shutdown": 1,
-        "limit_concurrency": settings.connections,
+        "limit_concurrency": settings.connections if proxies else None,
         "proxy_headers": bool(proxies),
         "forwarded_allow_ips": proxies,
     }

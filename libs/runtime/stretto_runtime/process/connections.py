@@ -38,73 +38,74 @@ class Slot:
     close: Callable[[], None]
 
 
+class Parties:
+    """The open connections of each party: beyond ``each_most`` of one, or ``all_most``, the oldest of one is closed."""
+
+    def __init__(self, each_most: int, all_most: int) -> None:
+        self._each_most, self._all_most = each_most, all_most
+        self._of: dict[str, dict[Slot, None]] = {}
+        self._count = 0
+        self._full: set[str] = set()
+
+    def add(self, slot: Slot) -> None:
+        """Add a connection; of too many, close the oldest of its party, or of the party that has most."""
+        self._of.setdefault(slot.party, {})[slot] = None
+        self._count += 1
+        if len(self._of[slot.party]) > self._each_most:
+            self._close_oldest(slot.party)
+        elif self._count > self._all_most:
+            self._close_oldest(max(self._of, key=lambda party: len(self._of[party])))
+
+    def remove(self, slot: Slot) -> bool:
+        """Remove a connection; returns whether it was there."""
+        own = self._of.get(slot.party, {})
+        if slot not in own:
+            return False
+        del own[slot]
+        self._count -= 1
+        if len(own) <= self._each_most // 2:
+            self._full.discard(slot.party)
+        if not own:
+            del self._of[slot.party]
+        return True
+
+    def _close_oldest(self, party: str) -> None:
+        if party not in self._full:
+            self._full.add(party)
+            log.warning("of too many connections the oldest are closed", party=party)
+        oldest = next(iter(self._of[party]))
+        self.remove(oldest)
+        oldest.close()
+
+
 class Connections:
-    """Open connections: at most ``each_most`` of one party, and ``strangers_most`` of all strangers together.
+    """Open connections: at most ``each_most`` of one party, ``all_most`` of all strangers, and as many of all callers.
 
     A party is a caller, or a stranger: a network (``network_of``), or a process at the other end of a Unix socket.
     """
 
-    def __init__(self, each_most: int, strangers_most: int | None = None, proxies: str = "") -> None:
+    def __init__(self, each_most: int, all_most: int, proxies: str = "") -> None:
         """``proxies``: addresses and networks without a bound here, separated by commas; ``*``: all are proxies."""
-        self._each_most = each_most
-        self._strangers_most = strangers_most or each_most
         self._trusted = [each.strip() for each in proxies.split(",") if each.strip()]
-        self._strangers: dict[str, dict[Slot, None]] = {}
-        self._callers: dict[str, dict[Slot, None]] = {}
-        self._strangers_count = 0
-        self._full: set[str] = set()
+        self._strangers, self._callers = (Parties(each_most, all_most) for _ in range(2))
 
     def opened(self, address: str, close: Callable[[], None]) -> Slot:
         """Count a new connection, as a stranger's. It or an older one is closed later, once there are too many."""
         slot = Slot(network_of(address), close)
         if not self._is_proxy(address):
-            self._strangers.setdefault(slot.party, {})[slot] = None
-            self._strangers_count += 1
-            if len(self._strangers[slot.party]) > self._each_most:
-                self._close_oldest(slot.party)
-            elif self._strangers_count > self._strangers_most:
-                self._close_oldest(max(self._strangers, key=lambda party: len(self._strangers[party])))
+            self._strangers.add(slot)
         return slot
 
     def accepted(self, slot: Slot, caller: str) -> None:
-        """Count a stranger's connection as one of a caller from now on."""
-        if not self._is_removed(slot):
-            return  # it is a caller's already, or a proxy's, or ends
-        slot.party = caller
-        own = self._callers.setdefault(caller, {})
-        own[slot] = None
-        if len(own) > self._each_most:
-            oldest = next(iter(own))
-            del own[oldest]
-            oldest.close()
+        """Count a stranger's connection as one of a caller from now on; a proxy's, or one that ends, stays as it is."""
+        if self._strangers.remove(slot):
+            slot.party = caller
+            self._callers.add(slot)
 
     def closed(self, slot: Slot) -> None:
         """Count the end of a connection."""
-        if not self._is_removed(slot) and slot in (own := self._callers.get(slot.party, {})):
-            del own[slot]
-            if not own:
-                del self._callers[slot.party]
-
-    def _close_oldest(self, party: str) -> None:
-        if party not in self._full:
-            self._full.add(party)
-            log.warning("of too many connections without a token the oldest are closed", party=party)
-        oldest = next(iter(self._strangers[party]))
-        self._is_removed(oldest)
-        oldest.close()
-
-    def _is_removed(self, slot: Slot) -> bool:
-        """Remove a slot from those of strangers; returns whether it was one."""
-        own = self._strangers.get(slot.party, {})
-        if slot not in own:
-            return False
-        del own[slot]
-        self._strangers_count -= 1
-        if len(own) <= self._each_most // 2:
-            self._full.discard(slot.party)
-        if not own:
-            del self._strangers[slot.party]
-        return True
+        if not self._strangers.remove(slot):
+            self._callers.remove(slot)
 
     def _is_proxy(self, address: str) -> bool:
         if "*" in self._trusted or address in self._trusted:

@@ -84,7 +84,7 @@ class Health:
             lifespan="off",
             ws="none",
             date_header=False,
-            http=bounded(Connections(CONNECTIONS_MOST), HEADERS_S),
+            http=bounded(Connections(CONNECTIONS_MOST, CONNECTIONS_MOST), HEADERS_S),
         )
         self._server = Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))

@@ -16,6 +16,8 @@ from .faults import SettingsFault
 BACKLOG = 2048
 """Connections that wait for a process, such as one that is started again; the kernel's own bound may be lower."""
 PRIVATE = 0o600
+PATH_BYTES_MOST = 100
+"""Longest path that is given to the kernel as it is (its own bound: 107 bytes)."""
 
 
 def at_port(host: str, port: int) -> socket.socket:
@@ -48,7 +50,10 @@ def at_path(path: Path) -> socket.socket:
 
 @contextlib.contextmanager
 def short(path: Path) -> Generator[str]:
-    """Yield a path to the same place by its open folder: the kernel takes none of more than 107 bytes for a socket."""
+    """Yield a path that the kernel takes for a socket: a long one by its open folder."""
+    if len(os.fsencode(path)) <= PATH_BYTES_MOST:
+        yield str(path)
+        return
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
