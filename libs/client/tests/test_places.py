@@ -35,6 +35,29 @@ def answering(listener: socket.socket) -> queue.Queue[bytes]:
     return asked
 
 
+def test_who_comes_to_a_full_socket_waits_its_turn(kind: str, loop: asyncio.AbstractEventLoop, tmp_path: Path) -> None:
+    """Method: the gateway is being started again, and others have filled its queue."""
+    (run := tmp_path / "run").mkdir()
+    (run / "gateway.json").write_text(json.dumps({"host": "127.0.0.1", "port": 1}))
+    listener = at_path(run / "gateway.sock")
+    listener.listen(1)
+    before = [socket.socket(socket.AF_UNIX) for _ in range(2)]  # one more than listen() was told
+    for each in before:
+        each.connect(str(run / "gateway.sock"))
+
+    def begin() -> None:
+        for _ in before:
+            listener.accept()[0].close()
+        answering(listener)
+
+    threading.Timer(0.3, begin).start()
+    client = client_of(kind, loop, place_of(folder=tmp_path, environ={}))
+    assert client.me().name == "ada"
+    client.close()
+    for each in before:
+        each.close()
+
+
 def test_who_has_the_port_of_a_folders_gateway_is_sent_nothing(
     kind: str, loop: asyncio.AbstractEventLoop, tmp_path: Path
 ) -> None:

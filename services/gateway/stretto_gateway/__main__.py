@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import json
 import os
+import resource
 import socket
 import ssl
 import time
@@ -23,7 +24,7 @@ from stretto_runtime.access import tokens
 from stretto_runtime.process.connections import Connections, bounded
 from stretto_runtime.process.faults import SettingsFault
 from stretto_runtime.process.health import Server
-from stretto_runtime.process.listeners import at_path, at_port, handed
+from stretto_runtime.process.listeners import BACKLOG, at_path, at_port, handed
 from stretto_runtime.process.telemetry import Tracing
 from stretto_runtime.program import execute
 
@@ -45,7 +46,10 @@ QUIET: dict[str, Any] = {
     "ws": "none",
     "date_header": False,
     "server_header": False,
+    "backlog": BACKLOG,
 }
+FILES_RESERVED = 300
+"""Open files beside connections: to bus, streams and files of spans, and two backlogs that are accepted at once."""
 log = structlog.get_logger("stretto.gateway")
 
 
@@ -100,6 +104,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
     gateway = Gateway(stream, settings, time.time)
     audit = AuditLog(stream, time.monotonic, time.time)
     app = create_app(gateway, access, audit, stream.audit_lines)
+    allow_files(settings.connections)
     servers = [(Server(configured(app, settings)), listener)]
     if local is not None:
         servers.append((Server(uvicorn.Config(app, **QUIET, **bounds(settings))), local))
@@ -177,14 +182,28 @@ def bounds(settings: GatewaySettings, proxies: str = "") -> dict[str, Any]:
     Only where there are proxies, whose connections have no bound of their own, does it answer 503: uvicorn counts those
     that are being closed, too, and would answer so to whoever comes during a flood.
     """
-    connections = Connections(settings.address_connections, -(-settings.connections // 2), proxies)
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = connections_within(files, settings.connections)
     return {
-        "http": bounded(connections, settings.headers_s),
+        "http": bounded(Connections(settings.address_connections, -(-most // 2), proxies), settings.headers_s),
         "timeout_graceful_shutdown": 1,
-        "limit_concurrency": settings.connections if proxies else None,
+        "limit_concurrency": most if proxies else None,
         "proxy_headers": bool(proxies),
         "forwarded_allow_ips": proxies,
     }
+
+
+def connections_within(files: int, wanted: int) -> int:
+    """Return the connections of each of two listeners where the process may open so many files; -1: any number."""
+    return wanted if files < 0 else max(2, min(wanted, (files - FILES_RESERVED) // 2))
+
+
+def allow_files(wanted: int) -> None:
+    """Let this process open as many files as so many connections of two listeners need, or as many as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = 2 * wanted + FILES_RESERVED
+    if 0 <= soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard < 0 else min(needed, hard), hard))
 
 
 def configured(app: ASGIApp, settings: GatewaySettings) -> uvicorn.Config:

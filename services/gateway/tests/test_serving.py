@@ -21,6 +21,7 @@ import pytest
 from stretto_bus import Client
 from stretto_client.documents import Documents
 from stretto_client.places import place_of
+from stretto_gateway.__main__ import FILES_RESERVED, allow_files, connections_within
 from stretto_installation.access.certificates import authority, issue
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer, free_port
@@ -229,6 +230,17 @@ def test_strangers_end_no_connection_with_a_token_and_keep_no_command_out(tmp_pa
             each.close()
 
 
+def test_connections_leave_files_for_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, chosen: limits.append(chosen))
+    for soft, hard in ((256, 512), (1024, 1 << 20), (1024, -1), (-1, -1), (1 << 20, 1 << 20)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, found=(soft, hard): found)
+        allow_files(1000)
+        files = limits.pop()[0] if limits else soft
+        assert files < 0 or 2 * connections_within(hard, 1000) + FILES_RESERVED <= files
+    assert connections_within(512, 1000) == 106
+
+
 def test_headers_that_trickle_are_not_waited_for(tmp_path: Path) -> None:
     with installed(tmp_path, {"STRETTO_GATEWAY_HEADERS_S": "0.3"}) as running:
         silent, half = connected(running, 1)[0], connected(running, 1, b"GET /healthz HTTP/1.1\r\n")[0]
@@ -263,6 +275,18 @@ def test_a_body_that_trickles_is_not_waited_for(tmp_path: Path) -> None:
             head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {running.token}\r\n"
             connection.sendall((head + "Content-Length: 1000\r\n\r\n{").encode())
             assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+
+def test_strangers_who_hang_up_or_send_nonsense_leave_nothing_in_the_log(tmp_path: Path) -> None:
+    with installed(tmp_path) as running:
+        before = (tmp_path / "gateway.log").read_text()
+        half = b"POST /api/v1/jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{"
+        for said in (half, b"\x16\x03\x01 nonsense\r\n\r\n"):
+            for each in connected(running, 20, said):
+                each.close()
+        with running.http() as http:
+            wait_until(lambda: http.get("/status").status_code == 200)
+        assert (tmp_path / "gateway.log").read_text() == before
 
 
 def test_a_change_is_told_whatever_a_believed_proxy_passes_on_as_an_address(tmp_path: Path) -> None:

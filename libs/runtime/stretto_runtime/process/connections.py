@@ -45,7 +45,7 @@ class Parties:
         self._each_most, self._all_most = each_most, all_most
         self._of: dict[str, dict[Slot, None]] = {}
         self._count = 0
-        self._full: set[str] = set()
+        self._closed = 0
 
     def add(self, slot: Slot) -> None:
         """Add a connection; of too many, close the oldest of its party, or of the party that has most."""
@@ -63,16 +63,14 @@ class Parties:
             return False
         del own[slot]
         self._count -= 1
-        if len(own) <= self._each_most // 2:
-            self._full.discard(slot.party)
         if not own:
             del self._of[slot.party]
         return True
 
     def _close_oldest(self, party: str) -> None:
-        if party not in self._full:
-            self._full.add(party)
-            log.warning("of too many connections the oldest are closed", party=party)
+        self._closed += 1
+        if self._closed.bit_count() == 1:  # the first, second, fourth …: a flood fills no log
+            log.warning("of too many connections the oldest are closed", party=party, closed=self._closed)
         oldest = next(iter(self._of[party]))
         self.remove(oldest)
         oldest.close()

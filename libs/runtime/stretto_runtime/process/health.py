@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from .connections import Connections, bounded
-from .listeners import at_port, handed
+from .listeners import BACKLOG, at_port, handed
 
 CONNECTIONS_MOST = 64
 """Connections at once; a further one closes the oldest, so that a flood neither keeps probes out nor uses up files."""
@@ -84,6 +84,7 @@ class Health:
             lifespan="off",
             ws="none",
             date_header=False,
+            backlog=BACKLOG,
             http=bounded(Connections(CONNECTIONS_MOST, CONNECTIONS_MOST), HEADERS_S),
         )
         self._server = Server(config)

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from .faults import SettingsFault
 
-BACKLOG = 2048
-"""Connections that wait for a process, such as one that is started again; the kernel's own bound may be lower."""
+BACKLOG = 128
+"""Connections that wait for a process, such as one that is started again (taste). In a flood others wait behind these,
+and a process that accepts all of them at once holds as many files."""
 PRIVATE = 0o600
 PATH_BYTES_MOST = 100
 """Longest path that is given to the kernel as it is (its own bound: 107 bytes)."""
