@@ -6,6 +6,7 @@ a file names, as a job may after the gateway's death, is sent nothing.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from .errors import NotRunning
+from .errors import NotRunning, Unusable
 
 FOLDER, URL, TOKEN, AUTHORITY = VARIABLES = (
     "STRETTO_STATE_FOLDER",
@@ -46,7 +47,7 @@ def locate(folder: Path, url: str | None, token: str | None, remedy: str = "conn
 
     The gateway in the folder is reached over its socket there, unless both ``url`` and ``token`` are given. Another
     gateway does not get the folder's token. ``remedy``: the caller's way to name another gateway. Raises NotRunning if
-    neither names a gateway, or the folder has no socket of one.
+    neither names a gateway, or the folder has no socket of one; Unusable if its token is a link.
     """
     own = _recorded(folder)
     if url is None and own is None:
@@ -56,10 +57,7 @@ def locate(folder: Path, url: str | None, token: str | None, remedy: str = "conn
     if url is not None and (token is not None or not _same(url, own)):
         return Place(url.rstrip("/"), token or "")
     assert own is not None
-    file = folder / "gateway.token"
-    if token is None:
-        token = file.read_text().strip() if file.is_file() else ""
-    return Place(own, token, socket=_socket_of(folder, remedy))
+    return Place(own, _token_in(folder) if token is None else token, socket=_socket_of(folder, remedy))
 
 
 def place_of(
@@ -104,6 +102,24 @@ def _socket_of(folder: Path, remedy: str) -> Path:
             f"again with `stretto up --folder {folder}`; or name a gateway: {remedy}"
         )
     return path
+
+
+def _token_in(folder: Path) -> str:
+    """Return the token in the folder; empty: it has none. Raises Unusable for a link.
+
+    A job that may write where the command is called could lay a folder there whose token is a link to the real one.
+    """
+    file = folder / "gateway.token"
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise Unusable(f"{file} is a link: name the folder to which it leads, or give the token itself") from None
+        raise
+    with open(descriptor) as opened:
+        return opened.read().strip() if stat.S_ISREG(os.fstat(descriptor).st_mode) else ""
 
 
 def _same(one: str, other: str | None) -> bool:

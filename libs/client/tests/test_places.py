@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import queue
 import shutil
 import socket
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from both_clients import client_of
-from stretto_client.errors import NotRunning
+from stretto_client.errors import NotRunning, Unusable
 from stretto_client.places import place_of
 from stretto_runtime.process.listeners import at_path
 
@@ -33,6 +34,22 @@ def answering(listener: socket.socket) -> queue.Queue[bytes]:
 
     threading.Thread(target=answer, daemon=True).start()
     return asked
+
+
+def test_a_folder_whose_token_is_a_link_is_not_believed(tmp_path: Path) -> None:
+    """Method: a job that may write where the command is called has laid a folder there, with a socket of its own."""
+    (own := tmp_path / "own").mkdir()
+    (own / "gateway.token").write_text("secret\n")
+    (run := tmp_path / ".stretto" / "run").mkdir(parents=True)
+    (run / "gateway.json").write_text('{"host": "127.0.0.1", "port": 7}')
+    at_path(run / "gateway.sock").close()
+    (laid := tmp_path / ".stretto" / "gateway.token").symlink_to(own / "gateway.token")
+    with pytest.raises(Unusable, match="is a link"):
+        place_of(folder=tmp_path / ".stretto", environ={})
+    laid.unlink()
+    assert place_of(folder=tmp_path / ".stretto", environ={}).token == ""
+    os.mkfifo(laid)
+    assert place_of(folder=tmp_path / ".stretto", environ={}).token == ""
 
 
 def test_who_comes_to_a_full_socket_waits_its_turn(kind: str, loop: asyncio.AbstractEventLoop, tmp_path: Path) -> None:
