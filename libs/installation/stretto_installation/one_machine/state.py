@@ -75,7 +75,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "folder": str(folder.resolve()),
         "pid": state["pid"],
         "ready_s": state["ready_s"],
-        "gateway_url": f"http://{gateway['host']}:{gateway['port']}",
+        "gateway_url": f"{gateway['scheme']}://{gateway['host']}:{gateway['port']}",
         "token_file": str(folder.resolve() / "gateway.token"),
         "nats_url": state["nats_url"],
         "warnings": state["warnings"],
