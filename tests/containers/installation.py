@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 from stretto_client.documents import Documents
 from stretto_client.errors import ClientError
+from stretto_client.places import Place
 from stretto_installation.server import free_port
 
 from tests.containers.bases import docker
@@ -57,7 +58,7 @@ class Installation:
             "DOCKER_GID": str(engine.socket.stat().st_gid),
         }
         self.project = Project(engine, self.name, chosen, own)
-        self.gateway = Documents("", "")
+        self.gateway = Documents(Place(""))
         self.token = ""
 
     def up(self, *arguments: str) -> None:
@@ -65,7 +66,7 @@ class Installation:
         self.project.up(*arguments, limit_s=READY_S)
         self.healthy_s = time.monotonic() - began
         self.token = self.project("exec", "-T", "gateway", "cat", "/var/lib/stretto/gateway.token").strip()
-        self.gateway = Documents(f"http://127.0.0.1:{self.port}", self.token)
+        self.gateway = Documents(Place(f"http://127.0.0.1:{self.port}", self.token))
 
     def down(self) -> None:
         """Remove everything. The actuator goes first: it restarts pods that are removed."""

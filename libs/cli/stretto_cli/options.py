@@ -8,7 +8,7 @@ import shlex
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -104,19 +104,19 @@ def same_gateway(folder: Path, url: str | None) -> str:
     )
 
 
-def located(folder: Path, url: str | None, token: str | None) -> tuple[str, str]:
-    """Return URL and token of the gateway that these options name. Raises NotRunning of the client."""
-    return places.locate(folder, url, token, "--url")
+def located(folder: Path, url: str | None, token: str | None) -> places.Place:
+    """Return the place of the gateway that these options name; STRETTO_CLI_CA names the certificates to trust.
+
+    Raises NotRunning of the client.
+    """
+    authority = os.environ.get(places.AUTHORITY)
+    return replace(places.locate(folder, url, token, "--url"), authority=Path(authority) if authority else None)
 
 
 @contextmanager
 def connect(folder: Path, url: str | None, token: str | None) -> Generator[Documents]:
-    """Connect to the gateway that these options name, and turn its errors into the command's.
-
-    STRETTO_CLI_CA names the certificates to trust.
-    """
-    authority = os.environ.get(places.AUTHORITY)
-    with translated(), Documents(*located(folder, url, token), Path(authority) if authority else None) as documents:
+    """Connect to the gateway that these options name, and turn its errors into the command's."""
+    with translated(), Documents(located(folder, url, token)) as documents:
         yield documents
 
 

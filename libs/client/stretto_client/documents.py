@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator, Iterable
-from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, Self
 
 from .blocking import iterate, run
@@ -29,10 +28,9 @@ def _answered(request: Callable[P, GatewayRequest]) -> Callable[Concatenate[Docu
 class Documents:
     """A blocking connection to ``/api/v1``. Use as a context manager; every method raises ClientError."""
 
-    def __init__(self, url: str, token: str = "", authority: Path | None = None, driver: Driver | None = None) -> None:
-        """Connect later. ``authority``: file with the certificates to trust instead of the system's."""
-        self.url = url
-        self._driver = driver or Driver(Place(url, token, authority))
+    def __init__(self, place: Place, driver: Driver | None = None) -> None:
+        """Connect with the first request."""
+        self._driver = driver or Driver(place)
 
     def __enter__(self) -> Self:
         return self

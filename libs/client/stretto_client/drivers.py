@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
+import struct
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from contextlib import ExitStack, aclosing, asynccontextmanager, contextmanager
+from pathlib import Path
 
 import httpx
 
@@ -18,11 +22,16 @@ TIMEOUT_S = 20.0
 CONNECT_S = 10.0
 SILENCE_S = 60.0
 """An event stream that is silent for longer is broken: the gateway sends a comment more often."""
-_TIMEOUT, _STREAM_TIMEOUT = httpx.Timeout(TIMEOUT_S), httpx.Timeout(CONNECT_S, read=SILENCE_S)
+PATH_BYTES_MOST = 100
+"""Longest path of a socket that is given to the kernel as it is (its own bound: 107 bytes)."""
+_IN_TURN = (socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(CONNECT_S), 0))
+"""Option by which the kernel queues a client at a full Unix socket: with a timeout of Python's it is refused."""
 
 
 class AsyncDriver:
     """A connection for a running event loop: it suspends the coroutine that waits for it."""
+
+    _connect_s: float | None = CONNECT_S
 
     def __init__(
         self,
@@ -33,28 +42,33 @@ class AsyncDriver:
     ) -> None:
         self.place = place
         self._sleep, self._clock = sleep, clock
+        self._folders = ExitStack()
+        if transport is None:
+            where = _socket_path(place.socket, self._folders)
+            transport = httpx.AsyncHTTPTransport(verify=_trusted(place), trust_env=False, uds=where)
         self._http = httpx.AsyncClient(
-            base_url=f"{place.url}/api/v1",
+            base_url=f"{_spoken(place)}/api/v1",
             headers={"Authorization": f"Bearer {place.token}"} if place.token else {},
             trust_env=False,
-            transport=transport or httpx.AsyncHTTPTransport(verify=_trusted(place), trust_env=False),
+            transport=transport,
         )
 
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
+        self._folders.close()
 
     async def send(self, request: GatewayRequest) -> Answer:
         """Return the answer to a request. Raises TransportFault."""
         with _faults(self.place):
-            response = await self._http.send(self._built(request, _TIMEOUT))
+            response = await self._http.send(self._built(request, TIMEOUT_S))
         return self._answer(response, response.content)
 
     @asynccontextmanager
     async def stream(self, request: GatewayRequest) -> AsyncGenerator[tuple[Answer, AsyncIterator[bytes]]]:
         """Open an answer and the parts of its body; only an error has a ``content``. Raises TransportFault."""
         with _faults(self.place):
-            response = await self._http.send(self._built(request, _STREAM_TIMEOUT), stream=True)
+            response = await self._http.send(self._built(request, SILENCE_S), stream=True)
         async with aclosing(response):
             with _faults(self.place):
                 content = await response.aread() if response.status_code >= 400 else b""
@@ -74,14 +88,14 @@ class AsyncDriver:
             async for part in response.aiter_bytes():
                 yield part
 
-    def _built(self, request: GatewayRequest, timeout: httpx.Timeout) -> httpx.Request:
+    def _built(self, request: GatewayRequest, read_s: float) -> httpx.Request:
         return self._http.build_request(
             request.method,
             request.path,
             params=request.params or None,
             headers=request.headers,
             content=request.content,
-            timeout=timeout,
+            timeout=httpx.Timeout(TIMEOUT_S, connect=self._connect_s, read=read_s),
         )
 
     def _answer(self, response: httpx.Response, content: bytes) -> Answer:
@@ -104,8 +118,15 @@ class Driver(AsyncDriver):
         async def pause(duration_s: float) -> None:
             sleep(duration_s)
 
-        inner = transport or httpx.HTTPTransport(verify=_trusted(place), trust_env=False)
+        folders = ExitStack()
+        where = _socket_path(place.socket, folders)
+        options = None if where is None else [_IN_TURN]
+        inner = transport or httpx.HTTPTransport(
+            verify=_trusted(place), trust_env=False, uds=where, socket_options=options
+        )
         super().__init__(place, _BlockingTransport(inner), pause, clock)
+        self._folders = folders
+        self._connect_s = CONNECT_S if where is None else None
 
 
 class _BlockingTransport(httpx.AsyncBaseTransport):
@@ -145,14 +166,31 @@ def _faults(place: Place) -> Generator[None]:
         yield
     except httpx.ConnectError as error:
         kind = "certificate" if "CERTIFICATE_VERIFY_FAILED" in str(error) else "nobody"
-        raise TransportFault(kind, f"{place.url}: {error}") from error
+        raise TransportFault(kind, f"{place.socket or place.url}: {error}") from error
     except (httpx.TransportError, httpx.InvalidURL) as error:
         broken = isinstance(error, httpx.RemoteProtocolError | httpx.ReadError | httpx.ReadTimeout)
         raise TransportFault("broken" if broken else "other", f"{place.url}: {type(error).__name__} {error}") from error
 
 
+def _spoken(place: Place) -> str:
+    """Return the URL to speak with: over its socket a gateway speaks without TLS, whatever it does at its port."""
+    return place.url if place.socket is None else str(httpx.URL(place.url).copy_with(scheme="http"))
+
+
+def _socket_path(path: Path | None, folders: ExitStack) -> str | None:
+    """Return a path to a socket that the kernel takes: a long one by its open folder, which ``folders`` closes."""
+    if path is None or len(os.fsencode(path)) <= PATH_BYTES_MOST:
+        return None if path is None else str(path)
+    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folders.callback(os.close, folder)
+    return f"/proc/self/fd/{folder}/{path.name}"
+
+
 def _trusted(place: Place) -> ssl.SSLContext | bool:
-    """Return the certificates to trust; True: the system's. Raises Unusable for a file without certificates."""
+    """Return the certificates to trust; True: the system's; False: none, as over a socket. Raises Unusable for a file
+    without certificates."""
+    if place.socket is not None:
+        return False
     try:
         return ssl.create_default_context(cafile=place.authority) if place.authority else True
     except OSError as error:

@@ -67,7 +67,7 @@ class Runner:
         service, settings = self.service, self.settings
         tracing = Tracing(service.name, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
         health = Health(service.name, settings.state_folder, self.report, self.metrics.text)
-        self.port = await health.start(settings.health_host, settings.health_port)
+        self.port = await health.start(settings.health_host, settings.health_port, settings.health_listener)
         connecting = Bus.connect(settings.nats_url, settings.login(service.name), service.name)
         self._bus = await unless(self._stop, connecting)  # the server may start after us, or never
         if self._bus is None:

@@ -62,6 +62,9 @@ class Settings(BaseSettings):
     log_level: str = Field("info", pattern="^(debug|info|warning|error)$")
     health_host: str = "127.0.0.1"
     health_port: int = Field(0, ge=0, le=65535, description="0: any free port, written to run/<service>.json")
+    health_listener: int | None = Field(
+        None, ge=3, description="descriptor of a socket that the parent listens at for us; none: health_host, _port"
+    )
     lease_s: float = Field(3.0, ge=0.2, le=60, description="a replica that is silent for longer counts as dead")
     snapshot_inputs: int = Field(200, ge=1, description="inputs between two snapshots …")
     snapshot_s: float = Field(

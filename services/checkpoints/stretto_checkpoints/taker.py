@@ -64,8 +64,8 @@ class Taker:
                 self._removal.follow(self.state.expired, attempt.url if attempt else "", step_begins=step_begins)
                 await asyncio.to_thread(self._memory.free, self.job, self._in_memory())
                 if self.state.ended and self._work is None and not self._wake.is_set():
+                    await asyncio.to_thread(self._cache.close_to, self.job)  # first: a store may take minutes
                     await self._removal.finish()
-                    await asyncio.to_thread(self._cache.close_to, self.job)
                     await asyncio.to_thread(self._memory.end, self.job)
                     return
                 await self._wake.wait()

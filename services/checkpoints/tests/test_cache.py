@@ -74,7 +74,9 @@ def test_asked_again_it_is_the_same_user_also_after_redis_has_forgotten_it(url: 
         held.set("stretto:job-a:c1:ps-0:0", b"image")
         assert cache.open_to("job-a") == mine
         assert held.get("stretto:job-a:c1:ps-0:0") == b"image", "whoever is connected goes on"
-    Cache(url).close_to("job-a")
+        Cache(url).close_to("job-a")
+        with pytest.raises(redis.ConnectionError):  # the open connection is ended, and none is made anew
+            held.get("stretto:job-a:c1:ps-0:0")
     assert not _answers(mine)
     assert Cache(url).open_to("job-a") == mine
     with redis.Redis.from_url(mine) as again:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from stretto_checkpoints import manifest, taking
+from stretto_checkpoints.cache import Cache
 from stretto_checkpoints.memory import SharedMemory
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_checkpoints.taker import Taker
@@ -234,6 +235,22 @@ async def test_no_step_waits_for_removals_and_each_folder_is_removed_once(
     await until(lambda: len(store.removed) == 4)
     running.cancel()
     assert store.removed == ["j-000001", "j-000002", "j-000003", "j-000004"]
+
+
+async def test_the_cache_is_closed_to_an_ended_job_while_the_store_still_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, closed = Store(), threading.Event()
+    monkeypatch.setattr(manifest, "remove", store.remove)
+    monkeypatch.setattr(Cache, "close_to", lambda *_: closed.set())
+    state = CheckpointState(job="j", ended=True, expired=folders(tmp_path, 1))
+    edge: Any = Edge()
+    taker = Taker("j", state, edge, CheckpointsSettings(state_folder=tmp_path, store_url=f"file://{tmp_path}"))
+    running = asyncio.create_task(taker.run())
+    assert await asyncio.to_thread(closed.wait, 60)
+    assert not running.done()
+    store.go_on.set()
+    await asyncio.wait_for(running, 60)
 
 
 async def test_the_folder_of_an_attempt_that_was_given_up_is_removed_again_at_the_next_step(

@@ -222,7 +222,7 @@ class Forwarder:
         settings = self._settings
         tracing = Tracing(NAME, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
         health = Health(NAME, settings.state_folder, self.report, self._metrics.text)
-        await health.start(settings.health_host, settings.health_port)
+        await health.start(settings.health_host, settings.health_port, settings.health_listener)
         working = asyncio.create_task(self._work(tracing))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)

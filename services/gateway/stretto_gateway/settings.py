@@ -19,6 +19,12 @@ class GatewaySettings(AllowedSettings, ExtendedSettings, TeamsSettings):
 
     host: str = Field("127.0.0.1", description="address to listen on; default: loopback")
     port: int = Field(0, ge=0, le=65535, description="port to listen on; 0: any free port, written to run/gateway.json")
+    listener: int | None = Field(
+        None, ge=3, description="descriptor of a socket that the parent listens at for us; none: host, port"
+    )
+    local_listener: int | None = Field(
+        None, ge=3, description="descriptor of such a Unix socket, for commands here; none: run/gateway.sock"
+    )
     token: SecretStr | None = Field(
         None,
         description="admin's bearer token; none: the one in the token file, made if absent; empty: accept everybody",
@@ -51,12 +57,14 @@ class GatewaySettings(AllowedSettings, ExtendedSettings, TeamsSettings):
     oidc_scopes: str = Field("openid", description="scopes that a browser asks for, separated by spaces")
     rate_per_s: float = Field(50.0, ge=0, le=10**6, description="requests per second of one caller; 0: unlimited")
     rate_burst: int = Field(200, ge=1, le=10**6, description="requests of one caller at once, after a quiet time")
-    connections: int = Field(1000, ge=1, le=10**6, description="open connections, event streams included")
+    connections: int = Field(
+        1000, ge=1, le=10**6, description="open connections: half for callers with a token, half for others"
+    )
     address_connections: int = Field(
         100,
         ge=1,
         le=10**6,
-        description="open connections of one address (IPv6: of one /64); trusted proxies: unlimited",
+        description="of them, of one caller, or of one address (IPv6: of one /64); trusted proxies: unlimited",
     )
     streams: int = Field(20, ge=1, le=10**6, description="event streams of one caller at once")
     headers_s: float = Field(10.0, gt=0, le=600, description="longest time for the headers of a request to arrive")

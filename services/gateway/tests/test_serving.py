@@ -19,6 +19,9 @@ from typing import IO
 import httpx
 import pytest
 from stretto_bus import Client
+from stretto_client.documents import Documents
+from stretto_client.places import place_of
+from stretto_gateway.__main__ import FILES_RESERVED, allow_files, connections_within
 from stretto_installation.access.certificates import authority, issue
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer, free_port
@@ -59,7 +62,7 @@ def test_over_tls_to_named_origins_with_health_beside_it(tmp_path: Path) -> None
         assert httpx.get(f"{beside}/readyz", trust_env=False, timeout=60).status_code == 200
         assert "stretto_gateway_ready 1" in httpx.get(f"{beside}/metrics", trust_env=False, timeout=60).text
         assert httpx.get(f"{beside}/api/v1/jobs", trust_env=False, timeout=60).status_code == 404
-        command = {"STRETTO_CLI_CA": str(ca), "STRETTO_STATE_FOLDER": str(running.folder)}
+        command = {"STRETTO_CLI_CA": str(ca), "STRETTO_CLI_URL": running.url, "STRETTO_CLI_TOKEN": running.token}
         environment = {k: v for k, v in os.environ.items() if not k.startswith("STRETTO_")}
         asked = [str(Path(sys.executable).with_name("stretto")), "jobs", "-o", "json"]
         done = subprocess.run(asked, env=environment | command, capture_output=True, text=True, check=False, timeout=60)
@@ -70,6 +73,9 @@ def test_over_tls_to_named_origins_with_health_beside_it(tmp_path: Path) -> None
         )
         assert done.returncode == 1
         assert "STRETTO_CLI_CA" in done.stderr
+        here = environment | {"STRETTO_STATE_FOLDER": str(running.folder)}
+        done = subprocess.run(asked, env=here, capture_output=True, text=True, check=False)
+        assert '"submitted"' in done.stdout, done.stderr  # over the socket, which needs no certificate
 
 
 @pytest.mark.parametrize(
@@ -80,6 +86,8 @@ def test_over_tls_to_named_origins_with_health_beside_it(tmp_path: Path) -> None
         ({"OIDC_ISSUER": "https://id.example"}, "OIDC_AUDIENCE"),
         ({"TOKENS_FILE": "/dev/null"}, "/dev/null"),
         ({"HOST": "192.0.2.1"}, "cannot listen at 192.0.2.1"),
+        ({"LISTENER": "99"}, "STRETTO_GATEWAY_LISTENER=99 is no listening socket"),
+        ({"LOCAL_LISTENER": "3"}, "STRETTO_GATEWAY_LOCAL_LISTENER=3 is no listening socket"),
         ({"HOST": "0.0.0.0", "TOKEN": ""}, "makes everybody an admin"),
     ],
 )
@@ -190,24 +198,47 @@ def test_idle_and_slow_connections_of_one_address_keep_nobody_else_out(tmp_path:
         with installed(tmp_path) as running:
             for said in (b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n"):
                 held += connected(running, IDLE_MOST // 2, said)
-            elsewhere = httpx.HTTPTransport(local_address="127.0.0.2")
-            with httpx.Client(base_url=running.url, transport=elsewhere, trust_env=False, timeout=60) as http:
-                assert http.get("/readyz").status_code == 200
-            assert "one address has too many" in (tmp_path / "gateway.log").read_text()
+            assert running.http().get("/jobs").status_code == 200  # a newcomer, of the same address
+            assert "of too many connections the oldest are closed" in (tmp_path / "gateway.log").read_text()
     finally:
         for each in held:
             each.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_an_address_gets_room_again_when_its_connections_end(tmp_path: Path) -> None:
-    with installed(tmp_path, {"STRETTO_GATEWAY_ADDRESS_CONNECTIONS": "3"}) as running:
-        held = connected(running, 3)
-        (fourth,) = connected(running, 1)
-        assert ended(fourth)
-        for each in held:
+def test_strangers_end_no_connection_with_a_token_and_keep_no_command_out(tmp_path: Path) -> None:
+    """Method: an event stream is open; then strangers come from as many addresses of this machine as they like, and to
+    the socket of commands. Of too many, their own oldest is closed."""
+    settings = {"STRETTO_GATEWAY_ADDRESS_CONNECTIONS": "3", "STRETTO_GATEWAY_CONNECTIONS": "8"}
+    with installed(tmp_path, settings) as running, running.http() as http, http.stream("GET", "/events") as events:
+        lines = events.iter_lines()
+        assert next(lines) == "retry: 1000"
+        host, port = running.url.removeprefix("http://").split(":")
+        at = (host, int(port))
+        held = [socket.create_connection(at, source_address=(f"127.0.0.{number}", 0)) for number in range(1, 41)]
+        local = [socket.socket(socket.AF_UNIX) for _ in range(40)]
+        for each in local:
+            each.connect(str(tmp_path / "run" / "gateway.sock"))
+        assert ended(held[0])
+        assert ended(local[0])
+        with running.http() as newcomer:
+            assert newcomer.post("/jobs", json=spec()).status_code == 201
+        with Documents(place_of(folder=tmp_path, environ={})) as command:
+            assert command.jobs()
+        assert any(line.startswith("event: job-submitted") for line in lines)
+        for each in (*held, *local):
             each.close()
-        assert httpx.get(f"{running.url}/healthz", trust_env=False, timeout=60).status_code == 200
+
+
+def test_connections_leave_files_for_everything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[tuple[int, int]] = []
+    monkeypatch.setattr(resource, "setrlimit", lambda _, chosen: limits.append(chosen))
+    for soft, hard in ((256, 512), (1024, 1 << 20), (1024, -1), (-1, -1), (1 << 20, 1 << 20)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, found=(soft, hard): found)
+        allow_files(1000)
+        files = limits.pop()[0] if limits else soft
+        assert files < 0 or 2 * connections_within(hard, 1000) + FILES_RESERVED <= files
+    assert connections_within(512, 1000) == 106
 
 
 def test_headers_that_trickle_are_not_waited_for(tmp_path: Path) -> None:
@@ -244,6 +275,18 @@ def test_a_body_that_trickles_is_not_waited_for(tmp_path: Path) -> None:
             head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {running.token}\r\n"
             connection.sendall((head + "Content-Length: 1000\r\n\r\n{").encode())
             assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")
+
+
+def test_strangers_who_hang_up_or_send_nonsense_leave_nothing_in_the_log(tmp_path: Path) -> None:
+    with installed(tmp_path) as running:
+        before = (tmp_path / "gateway.log").read_text()
+        half = b"POST /api/v1/jobs HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{"
+        for said in (half, b"\x16\x03\x01 nonsense\r\n\r\n"):
+            for each in connected(running, 20, said):
+                each.close()
+        with running.http() as http:
+            wait_until(lambda: http.get("/status").status_code == 200)
+        assert (tmp_path / "gateway.log").read_text() == before
 
 
 def test_a_change_is_told_whatever_a_believed_proxy_passes_on_as_an_address(tmp_path: Path) -> None:

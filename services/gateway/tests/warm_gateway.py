@@ -22,6 +22,6 @@ from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
 
 _fields.extract_docstrings_from_cls = cache(_fields.extract_docstrings_from_cls)
-ACCESS = Access("own", TokenFile(Path("none"), time.monotonic), None, Buckets(0, 1), time.monotonic)
+ACCESS = Access(lambda: "own", TokenFile(Path("none")), None, Buckets(0, 1), time.monotonic)
 APP = routed(Gateway(cast(Any, None), GatewaySettings(), time.time), ACCESS, cast(Any, None))
 """The routes of a gateway that nobody starts."""

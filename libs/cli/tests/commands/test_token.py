@@ -8,10 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from installed_gateway import Installed
 from stretto_cli.commands.installation.token import create
 from stretto_cli.main import app
+from stretto_client.documents import Documents
+from stretto_client.errors import Refused
+from stretto_client.places import Place
 from stretto_runtime.access.tokens import FILE, digest_of, read_tokens
 from typer.testing import CliRunner
+
+JOB = {"name": "before-the-renewal", "model": {"entry": "m:M"}, "dataset": {"samples": 5}}
 
 
 def stretto(folder: Path, *arguments: str, status: int = 0) -> str:
@@ -37,6 +43,37 @@ def test_a_token_is_shown_once_and_can_be_taken_back(tmp_path: Path) -> None:
     assert [entry.name for entry in read_tokens(tmp_path / FILE)] == ["eve"]
 
 
+def test_a_renewed_token_is_the_same_but_for_its_secret(tmp_path: Path) -> None:
+    first = json.loads(
+        stretto(tmp_path, "create", "ci", "--role", "submitter", "--days", "1", "--team", "ads", "-o", "json")
+    )
+    stretto(tmp_path, "create", "eve")
+    second = json.loads(stretto(tmp_path, "renew", "ci", "-o", "json"))
+    assert {key for key in first if first[key] != second[key]} - {"created_at"} == {"token"}
+    assert [entry.name for entry in read_tokens(tmp_path / FILE)] == ["ci", "eve"]
+    assert read_tokens(tmp_path / FILE)[0].sha256 == digest_of(second["token"])
+
+
+def test_the_gateways_own_token_is_another_one_at_once(installed: Installed) -> None:
+    """Method: an event stream was opened with the old one."""
+    url, path = installed.elsewhere()[1], installed.folder / "gateway.token"
+    old = path.read_text().strip()
+    with Documents(Place(url, old)) as before:
+        stream = before.events()
+        installed.stretto("submit", "-", input=json.dumps(JOB))
+        next(stream)
+        done = installed.stretto("token", "renew")
+        assert done.exit_code == 0, done.output
+        with pytest.raises(Refused, match="not one of this gateway"):
+            before.status()
+        with pytest.raises(Refused, match="not one of this gateway"):
+            list(stream)
+    assert (new := path.read_text().strip()) != old
+    assert new not in done.output
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert installed.stretto("jobs").exit_code == installed.stretto("console", "--no-browser").exit_code == 0
+
+
 def test_a_token_has_a_team(tmp_path: Path) -> None:
     stretto(tmp_path, "create", "ci", "--team", "ads")
     stretto(tmp_path, "create", "eve")
@@ -60,6 +97,8 @@ def test_tokens_that_are_made_at_once_are_all_kept(tmp_path: Path) -> None:
         (["create", "Eve!"], "lower-case"),
         (["create", "admin"], "none of admin, anonymous"),
         (["revoke", "bob"], "it has eve"),
+        (["renew", "bob"], "it has eve"),
+        (["renew"], "gateway.token is missing"),
     ],
 )
 def test_what_cannot_be_is_a_sentence_and_changes_nothing(tmp_path: Path, arguments: list[str], words: str) -> None:

@@ -19,6 +19,7 @@ from stretto_client.errors import ClientError, NotRunning, Refused, Unreachable,
 from stretto_client.places import Place, place_of
 from stretto_client.protocol.exchange import PATIENCE_S
 from stretto_client.protocol.operations import ENDED_STATES
+from stretto_runtime.process.listeners import at_path
 from stretto_wire.rest.views import OVER
 
 Speaking = Callable[[Handler], Any]
@@ -243,8 +244,9 @@ def test_a_place_comes_from_arguments_then_the_environment_then_the_folder(tmp_p
     environ = {"STRETTO_CLI_URL": "https://far/", "STRETTO_CLI_TOKEN": "far", "STRETTO_STATE_FOLDER": str(tmp_path)}
     assert place_of("http://here", "t", environ=environ) == Place("http://here", "t")
     assert place_of(environ=environ) == Place("https://far", "far")
-    assert place_of(folder=tmp_path, environ=environ) == Place("http://127.0.0.1:7", "secret")
-    assert place_of(environ={"STRETTO_STATE_FOLDER": str(tmp_path)}) == Place("http://127.0.0.1:7", "secret")
+    own = Place("http://127.0.0.1:7", "secret", socket=tmp_path / "run" / "gateway.sock")
+    assert place_of(folder=tmp_path, environ=environ) == own
+    assert place_of(environ={"STRETTO_STATE_FOLDER": str(tmp_path)}) == own
     with pytest.raises(NotRunning, match=r"stretto up.*connect\(url="):
         place_of(folder=tmp_path / "none", environ=environ)
     assert issubclass(NotRunning, ClientError)
@@ -274,6 +276,7 @@ def folder_of_a_gateway(folder: Path) -> Path:
     (folder / "run").mkdir()
     (folder / "run" / "gateway.json").write_text('{"host": "127.0.0.1", "port": 7}')
     (folder / "gateway.token").write_text("secret\n")
+    at_path(folder / "run" / "gateway.sock").close()
     return folder
 
 

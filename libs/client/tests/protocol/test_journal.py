@@ -25,7 +25,7 @@ def body_of(lines: list[bytes], messages: int, fault: str | None = None) -> byte
 def asked(parts: Iterable[bytes], status: int = 200) -> list[bytes]:
     """Return the lines of a journal whose body comes in these parts."""
     transport = httpx.MockTransport(lambda request: httpx.Response(status, content=parts))
-    with Documents("", driver=Driver(Place("http://gateway"), transport)) as documents:
+    with Documents(place := Place("http://gateway"), Driver(place, transport)) as documents:
         return list(documents.journal("x", [("subject", "a"), ("subject", "b")]))
 
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
 import queue
 import shutil
-import signal
 import tempfile
 import threading
 import time
@@ -16,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 from stretto_bus import Client
 from stretto_cli import render
@@ -27,6 +26,7 @@ from stretto_client.documents import Documents
 from stretto_client.protocol.events import Event
 from stretto_installation.errors import NotRunning
 from stretto_installation.one_machine.detached import start_detached, take_down
+from stretto_installation.one_machine.processes import pods_of
 from stretto_installation.one_machine.programs import StartOptions
 from stretto_installation.server import keys_of
 
@@ -93,10 +93,10 @@ def main(folder: Path | None, *, reference: bool, quiet: bool) -> int:
     cluster = StartOptions(folder, cpu_cores=course.CLUSTER_CPU_CORES, settings=settings)
     try:
         where = start_detached(cluster, tied=True)
-        address, token = located(folder, None, None)
-        console = f"{address}/console/"
+        place = located(folder, None, None)
+        console = f"{place.url}/console/"
         story.tell(f"[bold]watch it in a browser: {console}[/bold]")
-        story.tell(f"{door(folder, console, token)} opens that page signed in")
+        story.tell(f"{door(folder, console, place.token)} opens that page signed in")
         story.tell(f"all ready after {where['ready_s']:.1f} s")
         asyncio.run(_seed(folder, where["nats_url"]))
         story.tell(f"{len(course.past_jobs())} past jobs are in the history that warm start reads")
@@ -280,11 +280,13 @@ def _running(view: Json, role: str) -> set[str]:
 
 
 def _kill(folder: Path, story: Story, job: str, pod: str, what: str) -> bool:
-    with contextlib.suppress(OSError, ValueError):
+    with contextlib.suppress(OSError, ValueError, psutil.Error):
         pid = int((folder / "pods" / job / pod / "pid").read_text())
-        story.tell(f"[red]kill -9 {pid}[/red]: {pod}, {what}")
-        os.kill(pid, signal.SIGKILL)
-        return True
+        for process in pods_of(folder):  # ids are reused: it is one of the pods'
+            if process.pid == pid:
+                story.tell(f"[red]kill -9 {pid}[/red]: {pod}, {what}")
+                process.kill()
+                return True
     return False
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -12,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from .. import server
 from ..errors import InstallationError, NotRunning, UnusableOption
 from .leftovers import end_lost
 from .processes import named_in
 from .programs import StartOptions
-from .state import describe, make_folder, read_state
+from .state import describe, make_folder, read_state, supervisor_of
 from .supervisor import FAILED
 
 START_S = 90.0
@@ -87,13 +88,13 @@ def take_down(folder: Path, within_s: float = STOP_S) -> TakenDown:
     lives in another container.
     """
     try:
-        state = read_state(folder)
+        supervisor = supervisor_of(state := read_state(folder), folder)
     except NotRunning:
         if not (left := end_lost(folder)):
             raise
         return TakenDown(left, left)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(state["pid"], signal.SIGTERM)
+    with contextlib.suppress(psutil.NoSuchProcess):  # it is looked at again: ids are reused
+        supervisor.send_signal(signal.SIGTERM)
     deadline = time.monotonic() + within_s
     while named_in(state) is not None:
         if time.monotonic() >= deadline:

@@ -7,9 +7,10 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,16 @@ ROUNDS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command line, its environment, and the log for its output."""
+    """A command line, its environment, the log for its output, and sockets that the process gets.
+
+    ``listeners``: by the variables that tell the process their descriptors.
+    """
 
     name: str
     argv: Sequence[str]
     environment: Mapping[str, str]
     log: Path
+    listeners: Mapping[str, socket.socket] = field(default_factory=dict[str, socket.socket])
 
 
 class Child:
@@ -98,10 +103,12 @@ class Child:
     async def _spawn(self) -> None:
         command = self.command
         command.log.parent.mkdir(parents=True, exist_ok=True)
+        descriptors = {variable: listener.fileno() for variable, listener in command.listeners.items()}
         with command.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *command.argv,
-                env=dict(command.environment),
+                env={**command.environment, **{variable: str(number) for variable, number in descriptors.items()}},
+                pass_fds=tuple(descriptors.values()),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

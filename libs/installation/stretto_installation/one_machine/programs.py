@@ -6,14 +6,15 @@ import contextlib
 import json
 import secrets
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
 from ..access.keys import Keys, write_private
 from ..server import KEY_VARIABLE, STORE, binary, free_port, server_config
 from . import redis_server
+from .listeners import Listeners
 from .processes import Command
 
 
@@ -52,7 +53,7 @@ class Programs:
         self._options = options
         self._environ = environ
         self._redis_url = ""
-        self._gateway_port = options.gateway_port or free_port()  # fixed: clients find the gateway after its restart
+        self.listeners = Listeners(folder)
 
     def nats(self, sync_interval: str, encryption_key: str = "") -> Command:
         """Return the command of nats-server with JetStream; its configuration file is written."""
@@ -74,6 +75,16 @@ class Programs:
         write_private(config, redis_server.config(config.parent, port, password))
         return self._command("redis", [server, str(config)], self._without_settings())
 
+    def listen(self, services: Iterable[str]) -> None:
+        """Open the sockets of all services. Raises InstallationError; then none is open."""
+        given = {**self._environ, "STRETTO_GATEWAY_PORT": str(self._options.gateway_port), **self._options.settings}
+        try:
+            for name in services:
+                self.listeners.open(name, given)
+        except BaseException:
+            self.listeners.close()
+            raise
+
     def service(self, name: str) -> Command:
         """Return the command of a service.
 
@@ -90,7 +101,7 @@ class Programs:
             **({"STRETTO_CHECKPOINTS_MEMORY_FOLDER": str(self.memory)} if self.memory else {}),
             "STRETTO_ACTUATOR_SIGNING_KEY_FILE": str(self.keys.signing_file),
             "STRETTO_ACTUATOR_CONNECTIONS_CREDENTIALS": str(self.keys.counter_file),
-            "STRETTO_GATEWAY_PORT": str(self._gateway_port),
+            "STRETTO_GATEWAY_PORT": str(self._options.gateway_port),
             **self._capacity(),
             **self._options.settings,
             "STRETTO_STATE_FOLDER": str(self.folder),
@@ -102,7 +113,8 @@ class Programs:
                 environment.setdefault(f"STRETTO_ACTUATOR_{setting}", value)
         with contextlib.suppress(FileNotFoundError):
             (self.folder / "run" / f"{name}.json").unlink()
-        return self._command(name, [sys.executable, "-m", f"stretto_{name}"], environment)
+        command = self._command(name, [sys.executable, "-m", f"stretto_{name}"], environment)
+        return replace(command, listeners=self.listeners.of(name))
 
     def _capacity(self) -> dict[str, str]:
         found: dict[str, str] = {}

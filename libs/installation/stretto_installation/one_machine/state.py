@@ -9,9 +9,13 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import psutil
 from stretto_client import figures
+from stretto_client.places import SOCKET
+from stretto_runtime.process.listeners import short
 
 from ..errors import InstallationError, NotRunning
+from .listeners import GATEWAY
 from .processes import named_in
 
 FREE_BYTES_LEAST = 256 << 20
@@ -51,9 +55,16 @@ def read_state(folder: Path) -> dict[str, Any]:
     state = read_json(folder / "run" / "up.json")
     if state is None:
         raise NotRunning(f"nothing runs in {folder}: `stretto up --folder {folder}` starts it")
-    if named_in(state) is None:
-        raise NotRunning(f"the supervisor of {folder} is gone; `stretto down --folder {folder}` ends what it left")
+    supervisor_of(state, folder)
     return state
+
+
+def supervisor_of(state: dict[str, Any], folder: Path) -> psutil.Process:
+    """Return the supervisor that ``up.json`` names by process id and birth. Raises NotRunning."""
+    found = named_in(state)
+    if found is None:
+        raise NotRunning(f"the supervisor of {folder} is gone; `stretto down --folder {folder}` ends what it left")
+    return found
 
 
 def describe(folder: Path) -> dict[str, Any]:
@@ -64,7 +75,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "folder": str(folder.resolve()),
         "pid": state["pid"],
         "ready_s": state["ready_s"],
-        "gateway_url": f"http://{gateway['host']}:{gateway['port']}",
+        "gateway_url": f"{gateway['scheme']}://{gateway['host']}:{gateway['port']}",
         "token_file": str(folder.resolve() / "gateway.token"),
         "nats_url": state["nats_url"],
         "warnings": state["warnings"],
@@ -72,17 +83,21 @@ def describe(folder: Path) -> dict[str, Any]:
 
 
 async def readiness(folder: Path, name: str, pid: int | None) -> dict[str, Any]:
-    """Return a service's answer at /readyz; the key ``ready`` is always there."""
+    """Return the answer at /readyz of the process ``pid`` of a service; the key ``ready`` is always there.
+
+    Nobody else can answer in its place: the supervisor, and each process of the service, hold the socket that it got.
+    """
     unknown = {"ready": False}
-    try:
-        where = json.loads((folder / "run" / f"{name}.json").read_text())
-    except (OSError, ValueError):
-        return unknown
-    if pid is not None and where["pid"] != pid:
+    where = read_json(folder / "run" / f"{name}.json")
+    if where is None or pid is None or where["pid"] != pid:  # of an earlier process
         return unknown
     try:
         async with asyncio.timeout(READINESS_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(where["host"], where["port"])
+            if name == GATEWAY:  # its port may speak TLS only
+                with short(folder / "run" / SOCKET) as path:
+                    reader, writer = await asyncio.open_unix_connection(path)
+            else:
+                reader, writer = await asyncio.open_connection(where["host"], where["port"])
             writer.write(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
             answer = await reader.read()
             writer.close()

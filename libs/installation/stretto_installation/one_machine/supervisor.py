@@ -8,7 +8,6 @@ import fcntl
 import os
 import re
 import signal
-import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
@@ -78,12 +77,12 @@ class Installation:
         """
         began = time.monotonic()
         self._claim_folder()
-        self._check_port()
         for name in ("run", "logs", "nats", "redis"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self._rotate_logs()
         keys = keys_of(self.folder / "nats")
         self._programs = programs = Programs(self.folder, self.options, self._environ, keys, claim_memory(self.folder))
+        programs.listen(self._services)  # before any process runs, and before any pod could take a port
         await self._start(programs.nats(self._streams.sync_interval, self._encryption_key))
         cache = redis_server.find()
         if cache.warning:
@@ -108,6 +107,8 @@ class Installation:
         if self._healing is not None:
             await end(self._healing)
         await asyncio.gather(*(self.children[n].stop(STOP_S) for n in self._services if n in self.children))
+        if self._programs is not None:
+            self._programs.listeners.close()
         if self._owns_folder() or not self.folder.exists():  # otherwise the pods are another installation's
             await asyncio.to_thread(end_pods, self.folder, PODS_STOP_S)
         for name in ("redis", "nats"):
@@ -228,18 +229,6 @@ class Installation:
             there = (self.folder / "run" / "lock").stat()
             return self._lock is not None and os.path.samestat(there, os.fstat(self._lock.fileno()))
         return False
-
-    def _check_port(self) -> None:
-        """Refuse a port that is taken before anything is started: the gateway would find it out last."""
-        port = self.options.gateway_port
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError as error:
-                raise UnusableOption(
-                    f"--port {port}: {error.strerror}; give another one, or 0 for any free port"
-                ) from None
 
     def _rotate_logs(self) -> None:
         for log in (self.folder / "logs").glob("*.log"):

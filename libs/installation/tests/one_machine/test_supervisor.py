@@ -21,6 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import nats
 import psutil
 import pytest
@@ -68,7 +69,8 @@ def test_a_port_that_is_taken_is_told_before_anything_is_started(tmp_path: Path,
         options = ["--folder", str(tmp_path / "s"), "--port", str(port), *(["--detach"] if detached else [])]
         refused = CliRunner().invoke(app, ["up", *options])
     assert refused.exit_code == 2
-    assert f"--port {port}: Address already in use" in refused.stderr
+    named = f"--port {port}: Address already in use by process {os.getpid()} ("
+    assert named in " ".join(refused.stderr.split())
     assert "Traceback" not in refused.stderr
     assert not list((tmp_path / "s" / "logs").glob("nats.log"))
 
@@ -119,6 +121,23 @@ def restarts_of_gateway(installed: Installed) -> int:
     return json.loads(installed.stretto("status", "-o", "json").stdout)["processes"][-1]["restarts"]
 
 
+SQUATTED = [(host, option) for host in ("127.0.0.1", "0.0.0.0", "::") for option in ("", "ADDR", "PORT")]
+
+
+def taken(at: tuple[str, str], port: int) -> bool:
+    """Return whether a stranger can listen at this address, with this way to reuse the port."""
+    host, option = at
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as squatter:
+        if option:
+            squatter.setsockopt(socket.SOL_SOCKET, getattr(socket, f"SO_REUSE{option}"), 1)
+        try:
+            squatter.bind((host, port))
+            squatter.listen()
+        except OSError:
+            return False
+        return True
+
+
 def test_a_killed_gateway_comes_back_knows_everything_and_followers_miss_nothing(
     installed: Installed, tmp_path: Path
 ) -> None:
@@ -141,15 +160,16 @@ def test_a_killed_gateway_comes_back_knows_everything_and_followers_miss_nothing
     before, restarts = gateway.pid, restarts_of_gateway(installed)  # tests of the client kill it, too
     assert before is not None
     os.kill(before, signal.SIGKILL)
+    wait_until(lambda: gateway.pid != before)
+    url = installed.elsewhere()[1]
+    assert [at for at in SQUATTED if taken(at, int(url.rpartition(":")[2]))] == []
+    at_port, by_command = httpx.get(f"{url}/healthz", trust_env=False, timeout=60), installed.stretto("jobs")
+    assert (at_port.status_code, by_command.exit_code) == (200, 0), by_command.output  # both waited for it
     installed.publish(StragglerCleared(job="survivor", pod="worker-1"), JobFailed(job="survivor", reason="end"))
-
-    def answers_again() -> bool:
-        return gateway.pid not in (None, before) and installed.stretto("jobs", "-o", "json").exit_code == 0
 
     def knows_everything() -> bool:  # a gateway lists jobs while it still reads the stream
         return "survivor" in [job["name"] for job in json.loads(installed.stretto("jobs", "-o", "json").stdout)]
 
-    wait_until(answers_again)
     wait_until(knows_everything)
     assert restarts_of_gateway(installed) == restarts + 1
     follower.join(60)
@@ -177,7 +197,13 @@ def test_a_killed_bus_comes_back_with_everything_that_was_stored(installed: Inst
 
 
 def test_secrets_are_readable_by_the_owner_only(installed: Installed) -> None:
-    for name in ("gateway.token", "nats/keys/operator/bus.creds", "nats/nats.conf", "redis/redis.conf"):
+    for name in (
+        "gateway.token",
+        "run/gateway.sock",
+        "nats/keys/operator/bus.creds",
+        "nats/nats.conf",
+        "redis/redis.conf",
+    ):
         assert stat.S_IMODE((installed.folder / name).stat().st_mode) == 0o600, name
 
 

@@ -1,5 +1,7 @@
 """The file of the gateway's tokens, with their roles. It holds the SHA-256 of each token; a token is shown once.
 
+A file of its own holds the gateway's own token itself, for commands on its machine.
+
 A token has 256 random bits, so nobody can guess it from a plain digest.
 """
 
@@ -33,7 +35,7 @@ from stretto_runtime.process.faults import SettingsFault
 ROLES: tuple[CallerRole, ...] = get_args(CallerRole)
 ALL_TEAMS: frozenset[CallerRole] = frozenset({"observer", "admin"})
 """Roles that read the jobs of all teams; the others read their own team's."""
-FILE = "gateway.tokens.json"
+FILE, OWN_FILE = "gateway.tokens.json", "gateway.token"
 PREFIX = "stretto_"
 """Beginning of each token, by which scanners for leaked secrets recognise it."""
 NAME_PATTERN = r"^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$"
@@ -72,11 +74,39 @@ def digest_of(token: str) -> str:
     return hashlib.sha256(token.encode(errors="replace")).hexdigest()
 
 
+def fresh() -> str:
+    """Return a new token."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def make_own(path: Path) -> None:
+    """Make the file of the gateway's own token, unless there is one already. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():  # written whole before it has its name: nobody sees half a token
+        draft = _draft(path, f"{fresh()}\n".encode())
+        with contextlib.suppress(FileExistsError):  # another replica was faster
+            os.link(draft, path)
+        os.unlink(draft)
+
+
+def renew_own(path: Path) -> None:
+    """Put a new token in the place of the gateway's own, in the same file. Raises OSError."""
+    os.replace(_draft(path, f"{fresh()}\n".encode()), path)
+
+
+def _draft(path: Path, content: bytes) -> str:
+    """Write a file beside ``path`` that only its owner reads; returns its name."""
+    handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    return draft
+
+
 def issue(
     name: str, role: CallerRole, now: datetime, expires_at: datetime | None = None, team: str = DEFAULT_TEAM
 ) -> tuple[str, TokenEntry]:
     """A new token and its entry. Raises SettingsFault: the name or the team is not allowed."""
-    token = PREFIX + secrets.token_urlsafe(32)
+    token = fresh()
     try:
         entry = TokenEntry(
             name=name, role=role, team=team, sha256=digest_of(token), created_at=now, expires_at=expires_at
@@ -125,7 +155,4 @@ def read_tokens(path: Path) -> tuple[TokenEntry, ...]:
 
 def write_tokens(path: Path, entries: Sequence[TokenEntry]) -> None:
     """Write all entries, whole or not at all, readable by the owner only; call it within ``changing``."""
-    handle, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    with os.fdopen(handle, "wb") as file:
-        file.write(_ENTRIES.dump_json(tuple(entries), indent=2, exclude_none=True) + b"\n")
-    os.replace(draft, path)
+    os.replace(_draft(path, _ENTRIES.dump_json(tuple(entries), indent=2, exclude_none=True) + b"\n"), path)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,13 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+
+from .connections import Connections, bounded
+from .listeners import BACKLOG, at_port, handed
+
+CONNECTIONS_MOST = 64
+"""Connections at once; a further one closes the oldest, so that a flood neither keeps probes out nor uses up files."""
+HEADERS_S = 10.0
 
 
 class Server(uvicorn.Server):
@@ -63,14 +69,23 @@ class Health:
             routes=[Route("/healthz", healthz), Route("/readyz", readyz), Route("/metrics", exposition)]
         )
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen; returns the port, which is also written to ``run/<service>.json``."""
-        listener = socket.socket()
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        bound = int(listener.getsockname()[1])
+    async def start(self, host: str, port: int, descriptor: int | None = None) -> int:
+        """Listen, at the socket with this descriptor if a parent has opened one.
+
+        Returns the port, which is also written to ``run/<service>.json``. Raises OSError, SettingsFault.
+        """
+        own = descriptor is None
+        listener = at_port(host, port) if own else handed(descriptor, "STRETTO_HEALTH_LISTENER")
+        host, bound = listener.getsockname()[:2]
         config = uvicorn.Config(
-            self.app, log_config=None, access_log=False, lifespan="off", ws="none", date_header=False
+            self.app,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            ws="none",
+            date_header=False,
+            backlog=BACKLOG,
+            http=bounded(Connections(CONNECTIONS_MOST, CONNECTIONS_MOST), HEADERS_S),
         )
         self._server = Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))

@@ -289,3 +289,4 @@ def configure_logs(service: str, level: str) -> None:
     )
     structlog.contextvars.bind_contextvars(service=service)
     logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(message)s")
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # it warns of each request that a stranger sends wrongly

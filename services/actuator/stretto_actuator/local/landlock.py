@@ -25,13 +25,15 @@ CANNOT_CONFINE = 125
 """Exit code of a pod that was not started, as when it cannot enter its control group."""
 ABI_LEAST = 3
 """Before, a file that may not be written can be truncated (Linux 6.2)."""
+ABI_PORTS = 4
+"""Since then a pod takes no port of its choice, such as that of a bus that is being started again (Linux 6.7)."""
 ABI_IOCTL = 5
 ABI_SCOPES = 6
 """Since then signals and abstract sockets end at the box (Linux 6.12)."""
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _VERSION_FLAG = 1
-_RULE_PATH_BENEATH = 1
+_RULE_PATH_BENEATH, _RULE_PORT = 1, 2
 _SET_NO_NEW_PRIVS, _CAPBSET_DROP = 38, 24
 
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
@@ -45,6 +47,9 @@ _MAKE = _MAKE_DIR | _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO | _MAKE_SYM
 _CHANGE = _READ | _WRITE_FILE | _TRUNCATE | _REMOVE_DIR | _REMOVE_FILE | _REFER | _MAKE
 _HANDLED = _CHANGE | _MAKE_CHAR | _MAKE_BLOCK
 _ABSTRACT_SOCKETS, _SIGNALS = 1 << 0, 1 << 1
+_BIND_TCP = 1 << 0
+_PORT_OF_THE_KERNEL = 0
+"""A pod may listen where the kernel chooses, which is at no port below those of outgoing connections."""
 
 _DEVICES = "/dev"
 _DEVICES_OPEN = ("null", "zero", "full", "random", "urandom", "tty")
@@ -62,6 +67,10 @@ class _RulesetAttr(ctypes.Structure):
 class _PathBeneathAttr(ctypes.Structure):
     _pack_ = 1
     _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
+
+
+class _PortAttr(ctypes.Structure):
+    _fields_ = (("allowed", ctypes.c_uint64), ("port", ctypes.c_uint64))
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -124,7 +133,8 @@ def confine(
     """
     handled = _HANDLED | (_IOCTL_DEV if version >= ABI_IOCTL else 0)
     scoped = _ABSTRACT_SOCKETS | _SIGNALS if version >= ABI_SCOPES else 0
-    attributes = _RulesetAttr(handled, 0, scoped)
+    bound = _BIND_TCP if version >= ABI_PORTS else 0
+    attributes = _RulesetAttr(handled, bound, scoped)
     # an older kernel takes the longer structure as long as the rest is zero
     ruleset = _call(_CREATE_RULESET, ctypes.byref(attributes), ctypes.c_size_t(ctypes.sizeof(attributes)), 0)
 
@@ -142,6 +152,8 @@ def confine(
         finally:
             os.close(opened)
 
+    if bound:
+        _call(_ADD_RULE, ruleset, _RULE_PORT, ctypes.byref(_PortAttr(bound, _PORT_OF_THE_KERNEL)), 0)
     # names of files are shown: Python looks for modules by listing the folders on its path
     allow("/", _READ_DIR, needed=True)
     for path in around((*closed, _DEVICES)):

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 HANDLES = (424, 434, 438, 440, 448)
 """Calls that are forbidden, since they name a process by a handle that no filter can look into: pidfd_send_signal,
 pidfd_open, pidfd_getfd, process_madvise, process_mrelease. Their numbers are the same on each machine."""
+RING = 425
+"""The call io_uring_setup, forbidden: a ring makes sockets, and no filter sees what it is asked for."""
+SOCKET = {"x86_64": 41, "aarch64": 198}
+"""Number of the call socket."""
+MPTCP, SMC = 262, 43
+"""Protocol, and family, of sockets that listen at a port of TCP, and whose port Landlock does not look at."""
 OF_MACHINES: dict[str, tuple[int, int, dict[int, int], dict[int, int], tuple[int, ...]]] = {
     "x86_64": (
         0xC000003E,
@@ -80,9 +86,10 @@ def program(machine: str, pid: int) -> list[Instruction]:
         (_LOAD, 0, 0, _NUMBER),
         (_AT_LEAST, 0, 1, FIRST_OF_X32),
         (_RETURN, 0, 0, _FORBID),
-        *(each for number in (*HANDLES, *shared) for each in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, _FORBID))),
+        *(each for number in (*HANDLES, RING, *shared) for each in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, _FORBID))),
         *(each for number, argument in by_process.items() for each in _only_itself(number, argument, pid)),
         *(each for number, one in by_kind.items() for each in _only_itself(number, 1, pid, one)),
+        *_without_detours(SOCKET[machine]),
         (_RETURN, 0, 0, _ALLOW),
     ]
 
@@ -92,6 +99,14 @@ def _only_itself(number: int, argument: int, pid: int, kind: int | None = None) 
     looks = [] if kind is None else [(_LOAD, 0, 0, _ARGUMENTS), (_EQUAL, 0, 4, kind)]
     body = [*looks, (_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (_EQUAL, 1, 0, 0), (_EQUAL, 0, 1, pid)]
     body += [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _FORBID)]
+    yield (_EQUAL, 0, len(body), number)
+    yield from body
+
+
+def _without_detours(number: int) -> Iterator[Instruction]:
+    """Yield what lets the call make any socket but those by which a pod could take a port of its choice."""
+    body = [(_LOAD, 0, 0, _ARGUMENTS), (_EQUAL, 2, 0, SMC), (_LOAD, 0, 0, _ARGUMENTS + 16), (_EQUAL, 0, 1, MPTCP)]
+    body += [(_RETURN, 0, 0, _FORBID), (_RETURN, 0, 0, _ALLOW)]
     yield (_EQUAL, 0, len(body), number)
     yield from body
 

@@ -22,6 +22,7 @@ from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.local.boxes import Box, Boxes, boxes_of, command_in, environment_in, warning_of
 from stretto_actuator.local.landlock import ABI_LEAST, ABI_SCOPES
 from stretto_actuator.settings import ActuatorSettings
+from stretto_installation.server import free_port
 from stretto_runtime import SettingsFault
 from stretto_runtime.settings import images_folder
 from stretto_wire.jobspec.pod_files import VolumeSpec
@@ -255,6 +256,28 @@ async def test_a_pod_changes_and_observes_no_process_outside_its_box_by_any_syst
     finally:
         service.kill()
         await service.wait()
+
+
+async def test_a_pod_takes_no_port_of_its_choice_and_listens_where_the_kernel_chooses(place: Place) -> None:
+    """Method: a bus, a cache or a gateway is away for a moment, and the pod wants its port, with every kind of socket
+    that a client of TCP would reach."""
+    port = free_port()
+    script = f"""
+    import socket
+    def listen(family, protocol, port, reused=0):
+        with socket.socket(family, socket.SOCK_STREAM, protocol) as made:
+            if reused:
+                made.setsockopt(socket.SOL_SOCKET, reused, 1)
+            made.bind(("::" if family == socket.AF_INET6 else "127.0.0.1", port))
+            made.listen()
+    for family in (socket.AF_INET, socket.AF_INET6, 43):  # SMC
+        for protocol in (0, socket.IPPROTO_TCP, 262):  # MPTCP
+            for reused in (0, socket.SO_REUSEADDR, socket.SO_REUSEPORT):
+                attempt(f"{{family}} {{protocol}} {{reused}}", lambda: listen(family, protocol, {port}, reused))
+    attempt("ring", lambda: call(425, 8, (ctypes.c_uint32 * 30)()))
+    attempt("own", lambda: listen(socket.AF_INET, 0, 0))
+    """
+    assert await place.run(script) == ["own"]
 
 
 def state_of(pid: int) -> list[object]:

@@ -56,16 +56,22 @@ def test_calls_by_other_numbers_are_forbidden(machine: str) -> None:
     """A program may use the calls of 32 bits, or x86-64's second set of numbers."""
     assert verdict(machine, KILL[machine], audit=0x40000003) == FORBIDDEN
     assert verdict(machine, seccomp.FIRST_OF_X32 + 302, 0) == FORBIDDEN
-    assert {verdict(machine, number, 0) for number in (*seccomp.HANDLES, *seccomp.OF_MACHINES[machine][4])} == {
-        FORBIDDEN
-    }
+    forbidden = (*seccomp.HANDLES, seccomp.RING, *seccomp.OF_MACHINES[machine][4])
+    assert {verdict(machine, number, 0) for number in forbidden} == {FORBIDDEN}
+
+
+@machines
+def test_a_socket_is_of_a_kind_whose_port_landlock_looks_at(machine: str) -> None:
+    number = seccomp.SOCKET[machine]
+    assert {verdict(machine, number, *made) for made in ((2, 1, 0), (10, 1, 6), (1, 1, 0))} == {ALLOWED}
+    assert {verdict(machine, number, *made) for made in ((2, 1, 262), (10, 1, 262), (43, 1, 0))} == {FORBIDDEN}
 
 
 @machines
 @given(st.integers(0, 460), st.tuples(*[st.integers(0, 2**64 - 1)] * 4))
 def test_every_other_call_is_allowed(machine: str, number: int, arguments: tuple[int, ...]) -> None:
     _, _, by_process, by_kind, shared = seccomp.OF_MACHINES[machine]
-    if number not in {*seccomp.HANDLES, *by_process, *by_kind, *shared}:
+    if number not in {*seccomp.HANDLES, seccomp.RING, seccomp.SOCKET[machine], *by_process, *by_kind, *shared}:
         assert verdict(machine, number, *arguments) == ALLOWED
 
 

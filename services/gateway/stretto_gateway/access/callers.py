@@ -7,32 +7,29 @@ A caller presents the gateway's own token (an admin), a token of the file, or a 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import ceil
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import structlog
 from stretto_bus.faults import Fault
 from stretto_messages.base import DEFAULT_TEAM
 from stretto_messages.gateway import CallerRole
 from stretto_runtime.access.tokens import ALL_TEAMS, ROLES, TokenEntry, digest_of, read_tokens
+from stretto_runtime.process.connections import network_of
 from stretto_wire.rest.views import JobView
 
 from ..problems import Problem
 from .buckets import Buckets
 
-FILE_CHECK_S = 1.0
-"""Interval at which the file of tokens is checked for changes."""
 REFUSALS_PER_S, REFUSALS_BURST = 0.5, 20
 """Rate of requests without a valid token, per address."""
-ADDRESS_MOST = 100
-"""Number of characters that are kept of an address: a proxy may pass on any text."""
 log = structlog.get_logger("stretto.gateway")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,32 +64,24 @@ class Issuer(Protocol):
     async def caller(self, token: str) -> Caller: ...
 
 
-class TokenFile:
-    """The tokens of a file, read again when it changes; an unreadable file changes nothing."""
+class Watched(Generic[T]):
+    """The content of a file, read again once the file has changed; a file that cannot be read changes nothing."""
 
-    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
-        """Read the file. Raises SettingsFault. ``clock`` is monotonic."""
-        self._path = path
-        self._clock = clock
-        self._checked_s = clock()
+    def __init__(self, path: Path, read: Callable[[Path], T]) -> None:
+        """Read the file. Raises what ``read`` raises."""
+        self._path, self._read = path, read
         self._stamp = self._stamped()
-        self._known = {entry.sha256: entry for entry in read_tokens(path)}
+        self._content = read(path)
 
-    def entry(self, token: str) -> TokenEntry | None:
-        """Return the file's entry of a token, or None."""
-        if self._clock() - self._checked_s > FILE_CHECK_S:
-            self._checked_s = self._clock()
-            self._read_again()
-        return self._known.get(digest_of(token))
-
-    def _read_again(self) -> None:
-        if (stamp := self._stamped()) == self._stamp:
-            return
-        self._stamp = stamp
-        try:
-            self._known = {entry.sha256: entry for entry in read_tokens(self._path)}
-        except Fault as fault:
-            log.error("the file of tokens cannot be read; the tokens known so far stay valid", fault=str(fault))
+    def __call__(self) -> T:
+        """Return the content as it is now."""
+        if (stamp := self._stamped()) != self._stamp:
+            self._stamp = stamp
+            try:
+                self._content = self._read(self._path)
+            except (Fault, OSError) as error:
+                log.error("a file of tokens cannot be read; what was known stays valid", error=str(error))
+        return self._content
 
     def _stamped(self) -> tuple[int, int, int] | None:
         try:
@@ -102,13 +91,33 @@ class TokenFile:
         return found.st_ino, found.st_mtime_ns, found.st_size
 
 
+class TokenFile:
+    """The tokens of a file."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file. Raises SettingsFault."""
+        self._known = Watched(path, lambda file: {entry.sha256: entry for entry in read_tokens(file)})
+
+    def entry(self, token: str) -> TokenEntry | None:
+        """Return the file's entry of a token, or None."""
+        return self._known().get(digest_of(token))
+
+
 class Access:
-    """Authenticates callers and limits their rate. ``token``: the gateway's own; empty: everybody is accepted."""
+    """Authenticates callers and limits their rate.
+
+    ``own`` returns the gateway's own token, which may change; empty: everybody is accepted. ``clock`` is monotonic.
+    """
 
     def __init__(
-        self, token: str, file: TokenFile, issuer: Issuer | None, rates: Buckets, clock: Callable[[], float]
+        self,
+        own: Callable[[], str],
+        file: TokenFile,
+        issuer: Issuer | None,
+        rates: Buckets,
+        clock: Callable[[], float],
     ) -> None:
-        self._token = token
+        self._own = own
         self._file = file
         self._issuer = issuer
         self._rates = rates
@@ -118,7 +127,7 @@ class Access:
     @property
     def is_open(self) -> bool:
         """Return whether everybody is accepted, without a token."""
-        return not self._token
+        return not self._own()
 
     async def admit(self, bearer: str | None, address: str) -> Caller:
         """Return the caller of a request. Raises Problem: 401, 403 or 503 for a caller that is not accepted, 429 after
@@ -130,7 +139,7 @@ class Access:
             if problem.status == 401:  # only refused requests count here: valid callers may share the address
                 self._slow_down(self._refusals.take(network, self._clock()), network)
             raise
-        key = caller.name if self._token else network
+        key = network if self.is_open else caller.name
         self._slow_down(self._rates.take(key, self._clock()), key)
         return caller
 
@@ -150,7 +159,7 @@ class Access:
             return ANYBODY
         if not bearer:
             raise unauthorized("a bearer token is required", "absent", "Bearer")
-        if hmac.compare_digest(bearer.encode(errors="replace"), self._token.encode()):
+        if hmac.compare_digest(bearer.encode(errors="replace"), self._own().encode()):
             return OWN
         if self._issuer is not None and bearer.count(".") == 2:
             return await self._issuer.caller(bearer)
@@ -191,17 +200,6 @@ def unauthorized(detail: str, value: str, challenge: str) -> Problem:
         "`stretto token create` makes others",
         headers={"WWW-Authenticate": challenge},
     )
-
-
-def network_of(address: str) -> str:
-    """Return the part of an address that identifies one party: an IPv4 address, or the /64 network of an IPv6 one."""
-    try:
-        found = ipaddress.ip_address(address)
-    except ValueError:
-        return address[:ADDRESS_MOST]
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(found.ipv4_mapped or ipaddress.ip_network((found, 64), strict=False))
-    return address
 
 
 def require(caller: Caller, role: CallerRole) -> None:

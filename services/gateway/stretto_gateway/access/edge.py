@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from stretto_runtime.process.connections import ADDRESS_MOST
 
 from ..problems import Problem
 from .audit_log import AuditLog, RequestedChange
-from .callers import ADDRESS_MOST, Caller
+from .callers import Caller
 
 CHANGING = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 HEADERS = {
@@ -81,6 +82,8 @@ class Edge:
         try:
             async with asyncio.timeout(self._body_s):
                 body = await _body(Request(scope, receive), self._body_bytes)
+        except ClientDisconnect:
+            return  # nobody waits for an answer
         except (Problem, TimeoutError) as error:
             problem = error if isinstance(error, Problem) else _slow(self._body_s)
             await problem.response(scope["path"])(scope, receive, sending)

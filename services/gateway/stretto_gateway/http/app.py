@@ -14,6 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp
 from stretto_messages.base import JOB_PATTERN
+from stretto_runtime.process.connections import ACCEPTED
 
 from .. import problems
 from ..access import edge
@@ -106,6 +107,8 @@ def _guard(views: JobViews, access: Access) -> Any:
         address = request.client.host if request.client else ""
         bearer = credentials.credentials if credentials else None
         caller = await access.admit(bearer, address)
+        if bearer and not access.is_open and (accepted := getattr(request.state, ACCEPTED, None)):
+            accepted(caller.name)
         request.state.caller = caller
         request.state.allowed = lambda: access.holds(bearer)
         if request.method in edge.CHANGING:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from stretto_gateway.access.buckets import Buckets
-from stretto_gateway.access.callers import OWN, Access, Caller, TokenFile, network_of
+from stretto_gateway.access.callers import OWN, Access, Caller, TokenFile
 from stretto_gateway.problems import Problem
 from stretto_runtime.access.tokens import FILE, digest_of, issue, write_tokens
 from stretto_runtime.process.faults import SettingsFault
@@ -37,7 +37,7 @@ def clock() -> Clock:
 
 
 def access(folder: Path, clock: Clock, token: str = "own", per_s: float = 0) -> Access:
-    return Access(token, TokenFile(folder / FILE, clock), None, Buckets(per_s, 3), clock)
+    return Access(lambda: token, TokenFile(folder / FILE), None, Buckets(per_s, 3), clock)
 
 
 async def refused(access: Access, bearer: str | None, address: str = ADDRESS) -> Problem:
@@ -57,16 +57,13 @@ async def test_a_token_is_known_by_its_digest_alone(tmp_path: Path, clock: Clock
         assert (await refused(door, wrong)).status == 401
 
 
-async def test_what_is_created_and_revoked_holds_without_a_restart(tmp_path: Path, clock: Clock) -> None:
+async def test_what_is_created_and_revoked_holds_at_once_without_a_restart(tmp_path: Path, clock: Clock) -> None:
     door = access(tmp_path, clock)
     token = given(tmp_path, "late", "viewer")
-    clock.now += 2
     assert await door.admit(token, ADDRESS) == Caller("late", "viewer")
     (tmp_path / FILE).write_text("{")  # half a file changes nothing
-    clock.now += 2
     assert await door.admit(token, ADDRESS) == Caller("late", "viewer")
     write_tokens(tmp_path / FILE, ())
-    clock.now += 2
     assert (await refused(door, token)).status == 401
 
 
@@ -105,11 +102,6 @@ async def test_an_open_gateway_counts_addresses(tmp_path: Path, clock: Clock) ->
     await door.admit(None, "192.0.2.2")
 
 
-def test_an_address_is_what_one_party_holds() -> None:
-    assert network_of("2001:db8::1") == network_of("2001:db8::ffff:2") != network_of("2001:db8:0:1::1")
-    assert network_of("::ffff:192.0.2.1") == network_of("192.0.2.1") != network_of("192.0.2.2")
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -121,7 +113,7 @@ def test_an_address_is_what_one_party_holds() -> None:
 def test_a_file_that_is_wrong_is_refused_with_the_place(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / FILE).write_text(text)
     with pytest.raises(SettingsFault, match=words):
-        TokenFile(tmp_path / FILE, Clock())
+        TokenFile(tmp_path / FILE)
 
 
 @pytest.mark.parametrize("name", ["", "Ada", "a b", "a" * 64, "oidc:ada", "admin", "anonymous"])

@@ -92,7 +92,7 @@ def test_live_jobs_and_priority_are_bounded_by_the_teams_quota(teams: Teams) -> 
 
 def routes() -> list[tuple[str, str]]:
     """Return method and path of every route of the gateway."""
-    access = Access("own", TokenFile(Path("none"), time.monotonic), None, Buckets(0, 1), time.monotonic)
+    access = Access(lambda: "own", TokenFile(Path("none")), None, Buckets(0, 1), time.monotonic)
     gateway = Gateway(cast(Any, None), GatewaySettings(), time.time)
     app = routed(gateway, access, cast(Any, None))
 

@@ -59,7 +59,7 @@ async def test_the_ways_in_are_those_of_the_settings(
 ) -> None:
     from fastapi import FastAPI
 
-    access = Access(token, TokenFile(tmp_path / "none", lambda: 0.0), None, None, lambda: 0.0)  # type: ignore[arg-type]
+    access = Access(lambda: token, TokenFile(tmp_path / "none"), None, None, lambda: 0.0)  # type: ignore[arg-type]
     app = FastAPI()
     app.include_router(login_routes(access, GatewaySettings.model_validate(settings)))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as http:

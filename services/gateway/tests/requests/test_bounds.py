@@ -147,7 +147,7 @@ def test_streams_that_fill_are_told_and_no_job_is_taken_before_the_state_is_full
 
 async def answered(lines: Callable[[], AsyncIterator[bytes]], sent: asyncio.Event) -> list[dict[str, Any]]:
     """Return all parts of the answer of a gateway whose audit log gives ``lines``; ``sent``: the first line is out."""
-    access = Access("", TokenFile(Path("none"), time.monotonic), None, Buckets(0, 1), time.monotonic)
+    access = Access(lambda: "", TokenFile(Path("none")), None, Buckets(0, 1), time.monotonic)
     gateway = Gateway(cast(Any, None), GatewaySettings(), time.time)
     app = create_app(gateway, access, cast(Any, None), lines)
     parts: list[dict[str, Any]] = []

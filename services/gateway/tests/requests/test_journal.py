@@ -18,6 +18,7 @@ from stretto_bus import BusFault
 from stretto_bus.ordered_consumer import Stored
 from stretto_client.documents import Documents
 from stretto_client.errors import Unreachable
+from stretto_client.places import Place
 from stretto_gateway.http.routes.journal import READERS_MAX
 from stretto_gateway.requests import journal
 from stretto_messages.base import CLUSTER, example_of
@@ -186,7 +187,7 @@ async def test_a_gateway_that_is_killed_in_the_middle_leaves_no_whole_journal(ow
     excerpt = Excerpt(stream=Stream.STATE, subject=(f"{STATE_PREFIX}snap.*.{partition_of(job)}.{job}.>",))
 
     def read_on() -> None:
-        with Documents(own_gateway.url, own_gateway.token) as documents:
+        with Documents(Place(own_gateway.url, own_gateway.token)) as documents:
             lines = documents.journal(job, parameters_of(excerpt))
             next(lines)
             own_gateway.process.kill()

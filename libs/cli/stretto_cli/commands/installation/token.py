@@ -1,24 +1,38 @@
-"""``stretto token``: create, list and revoke tokens of the gateway."""
+"""``stretto token``: create, list, renew and revoke tokens of the gateway."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from stretto_client.documents import Documents
+from stretto_client.errors import NotRunning, Refused
 from stretto_messages.base import DEFAULT_TEAM
 from stretto_messages.gateway import CallerRole
 from stretto_runtime import SettingsFault
-from stretto_runtime.access.tokens import FILE, TokenEntry, changing, issue, read_tokens, write_tokens
+from stretto_runtime.access.tokens import (
+    FILE,
+    OWN_FILE,
+    TokenEntry,
+    changing,
+    issue,
+    read_tokens,
+    renew_own,
+    write_tokens,
+)
 
 from ...command import CommandGroup
-from ...errors import BadInput
-from ...options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer, console
+from ...errors import BadInput, translated
+from ...options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer, console, located
 
-GROUP = CommandGroup(__name__, "token", "Installation", "Create, list and revoke tokens for the gateway.")
+GROUP = CommandGroup(__name__, "token", "Installation", "Create, list, renew and revoke tokens for the gateway.")
 FileOption = Annotated[Path | None, typer.Option("--file", help=f"File of the tokens. Default: {FILE} in the folder.")]
+OWN, UNAUTHORIZED = "admin", 401
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="Who will use the token. Shown in the audit trail with every change.")
 ]
@@ -45,12 +59,12 @@ def create(
     output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
 ) -> None:
-    """Create a token and print it. It is printed only once: the file keeps its SHA-256. It is valid within a second.
+    """Create a token and print it. It is printed only once: the file keeps its SHA-256. It is valid at once.
 
     For a gateway elsewhere, write a file with --file and give that gateway the file as STRETTO_GATEWAY_TOKENS_FILE.
     """
     path = file or folder / FILE
-    now = datetime.now(UTC).replace(microsecond=0)
+    now = _now()
     with changing(path):
         known = _known(path)
         if name in [entry.name for entry in known]:
@@ -80,6 +94,51 @@ def show(
     answer(output, [_shown(entry) for entry in known], table)
 
 
+@GROUP.command("stretto token renew")
+def renew(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="Whose token. Default: the gateway's own, an admin's.")
+    ] = None,
+    file: FileOption = None,
+    output: OutputOption = OutputForm.TABLE,
+    folder: FolderOption = DEFAULT_FOLDER,
+) -> None:
+    """Replace a token. The gateway refuses the old one at once, and ends the event streams of it within two seconds.
+
+    Without NAME it is the gateway's own, gateway.token in the folder, where commands find the new one; `stretto
+    console` signs a browser in again. With NAME it is one of the file: role, team and end stay, the new one is printed.
+    """
+    if name is None:
+        _renew_own(folder)
+        text = "the gateway has a new token of its own; `stretto console` signs a browser in again"
+        answer(output, {"renewed": OWN}, lambda: text)
+        return
+    path = file or folder / FILE
+    with changing(path):
+        known = _known(path)
+        old = _entry_of(name, known, path)
+        token, entry = issue(name, old.role, _now(), old.expires_at, old.team)
+        write_tokens(path, [entry if each is old else each for each in known])
+    answer(output, {"token": token, **_shown(entry)}, lambda: token)
+
+
+def _renew_own(folder: Path) -> None:
+    path = folder / OWN_FILE
+    if not path.is_file():
+        raise BadInput(f"{path} is missing: the gateway makes it when it starts, unless it gets its token elsewhere")
+    renew_own(path)
+    with translated(), contextlib.suppress(NotRunning), Documents(located(folder, None, None)) as gateway:
+        try:
+            gateway.status()
+        except Refused as refused:
+            if refused.status != UNAUTHORIZED:
+                raise
+            raise BadInput(
+                f"the gateway does not read {path}: it was given its own token by STRETTO_GATEWAY_TOKEN or "
+                "STRETTO_GATEWAY_TOKEN_FILE; change it there"
+            ) from None
+
+
 @GROUP.command("stretto token revoke ci")
 def revoke(
     name: NameArgument,
@@ -87,14 +146,24 @@ def revoke(
     output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,
 ) -> None:
-    """Revoke a token. The gateway refuses it within a second, and ends the event streams it opened within two."""
+    """Revoke a token. The gateway refuses it at once, and ends the event streams it opened within two seconds."""
     path = file or folder / FILE
     with changing(path):
         known = _known(path)
-        if name not in (names := [entry.name for entry in known]):
-            raise BadInput(f"{path} holds no token of {name}; it has {', '.join(names) or 'none'}")
-        write_tokens(path, [entry for entry in known if entry.name != name])
+        revoked = _entry_of(name, known, path)
+        write_tokens(path, [entry for entry in known if entry is not revoked])
     answer(output, {"revoked": name}, lambda: console.print(f"{name} has no token any more"))
+
+
+def _now() -> datetime:
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+def _entry_of(name: str, known: Sequence[TokenEntry], path: Path) -> TokenEntry:
+    for entry in known:
+        if entry.name == name:
+            return entry
+    raise BadInput(f"{path} holds no token of {name}; it has {', '.join(entry.name for entry in known) or 'none'}")
 
 
 def _known(path: Path) -> tuple[TokenEntry, ...]:

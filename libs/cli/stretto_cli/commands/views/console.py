@@ -30,10 +30,11 @@ def open_console(
     """
     with options.connect() as gateway:
         gateway.status()  # the browser would tell less of a wrong address or token
-        address, found = located(options.folder, options.url, options.token)
-    file = door(options.folder if options.url is None else None, f"{address}/console/", found)
+        found = located(options.folder, options.url, options.token)
+    address = f"{found.url}/console/"
+    file = door(options.folder if options.url is None else None, address, found.token)
     opened = browser and webbrowser.open(file.as_uri())
-    report = {"url": f"{address}/console/", "file": str(file), "opened": opened}
+    report = {"url": address, "file": str(file), "opened": opened}
     options.answer(report, lambda: f"{report['url']}\n{file} signs a browser in; it holds the token")
 
 

@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 from fastapi import Header, Path, Query, Request, Response
 from stretto_messages.base import JOB_PATTERN, PodId
+from stretto_runtime.process.connections import network_of
 from stretto_wire.codec import adapter_of
 from stretto_wire.contract.excerpts import SEQ_MAX as SEQ_MAX
 from stretto_wire.rest.problems import MEDIA_TYPE
 
-from ...access.callers import ANYBODY, network_of
+from ...access.callers import ANYBODY
 from ...read_model.parts import matches
 from .. import components
 
