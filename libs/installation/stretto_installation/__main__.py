@@ -28,7 +28,8 @@ from .access.keys import EXTERNAL, SERVER, TRUST_FILE, Keys
 from .access.permissions import EXTERNAL_STREAM
 from .backup import EXPIRED, restore, take
 from .errors import InstallationError
-from .provision import NOT_FOUND, keeper_files, make, streams
+from .known_streams import NOT_FOUND, KnownStreams, jobs_in, named
+from .provision import keeper_files, make, streams
 from .settings import StreamsSettings
 
 PURPOSE = "Prepare an installation on your own servers, before its services start."
@@ -92,8 +93,16 @@ async def save(folder: Path, trust: Path | None, settings: StreamsSettings) -> N
         await bus.close()
 
 
-async def put_back(folder: Path, replace: bool, settings: StreamsSettings) -> None:
-    """Restore a backup under the configuration of ``settings``.
+def known_streams(given: argparse.Namespace, *, forget: bool) -> KnownStreams | None:
+    """Return what is known of the streams, if the arguments name a file for it."""
+    if given.known is None:
+        return None
+    jobs = jobs_in(given.jobs) if given.jobs is not None else frozenset[str]()
+    return KnownStreams(given.known, jobs, forget, "provision --forget")
+
+
+async def put_back(folder: Path, replace: bool, settings: StreamsSettings, known: KnownStreams | None = None) -> None:
+    """Restore a backup under the configuration of ``settings``; from then on its streams are the ``known`` ones.
 
     Raises Fault, BackupError, or OSError: a file cannot be read.
     """
@@ -114,16 +123,24 @@ async def put_back(folder: Path, replace: bool, settings: StreamsSettings) -> No
                 raise
         finally:
             await keeper.close()
-    await make(settings.nats_url, settings.login(OPERATOR), settings)
+    await remade(settings, known)
     if restored.expired:
         _say(EXPIRED)
+
+
+async def remade(settings: StreamsSettings, known: KnownStreams | None) -> None:
+    """Make the streams, and say which jobs are forgotten. Raises as ``make`` does."""
+    if forgotten := await make(settings.nats_url, settings.login(OPERATOR), settings, known):
+        _say(f"forgotten, their names never to be given again: {named(forgotten)}")
 
 
 def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(prog="python -m stretto_installation", description=PURPOSE)
     commands = main.add_subparsers(dest="command")
-    commands.add_parser("provision", help="make the streams; the environment says where and how (STRETTO_NATS_*, "
-                        "STRETTO_STREAMS_*)")  # fmt: skip
+    making = commands.add_parser("provision", help="make the streams; the environment says where and how "
+                                 "(STRETTO_NATS_*, STRETTO_STREAMS_*)")  # fmt: skip
+    making.add_argument("--forget", action="store_true", help="take a store that lacks known streams as it is, and "
+                        "never give the names of jobs again that are not in it")  # fmt: skip
     keys = commands.add_parser("keys", help="make the keys of an installation: of the server, services, tools outside")
     keys.add_argument("folder", type=Path, help="holds a folder for each who is to get some; what is there stays")
     keys.add_argument("--external", action="append", metavar="NAME", default=[],
@@ -144,6 +161,11 @@ def parser() -> argparse.ArgumentParser:
                                "service and no pod may run")  # fmt: skip
     back.add_argument("folder", type=Path, help="folder of a backup")
     back.add_argument("--replace", action="store_true", help="give up the streams that the server has")
+    for each in (making, back):
+        each.add_argument("--known", type=Path, metavar="FILE", help="notes the streams, so that a store that lacks "
+                          "some of them is refused; keep it outside the store")  # fmt: skip
+        each.add_argument("--jobs", type=Path, metavar="FOLDER", help="holds a folder of checkpoints for each job, "
+                          "whose names are not given again once the streams know them no more")  # fmt: skip
     return main
 
 
@@ -159,9 +181,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if given.command == "backup":
             asyncio.run(save(given.folder, given.trust, settings))
         elif given.command == "restore":
-            asyncio.run(put_back(given.folder, given.replace, settings))
+            asyncio.run(put_back(given.folder, given.replace, settings, known_streams(given, forget=True)))
         else:
-            asyncio.run(make(settings.nats_url, settings.login(OPERATOR), settings))
+            known = known_streams(given, forget=given.forget) if given.command else None
+            asyncio.run(remade(settings, known))
     except (Fault, InstallationError, OSError) as fault:
         raise SystemExit(f"{given.command or 'provision'}: {fault}") from None
 

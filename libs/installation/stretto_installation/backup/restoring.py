@@ -16,7 +16,7 @@ from stretto_runtime.restorations import Restoration, record
 from stretto_wire.contract.registry import STATE, STATE_PREFIX, STREAM
 
 from ..errors import BackupError
-from ..provision import NOT_FOUND
+from ..known_streams import NOT_FOUND
 from . import entries
 from .manifest import Manifest, SavedStream
 

@@ -12,9 +12,17 @@ from stretto_bus.login import Login
 from stretto_runtime import SettingsFault
 
 from ..errors import InstallationError, NotRunning
+from ..known_streams import KnownStreams, jobs_in
 from ..server import STORE, EmbeddedServer, keys_of
 from ..settings import StreamsSettings
 from .state import read_state
+
+
+def known_streams(folder: Path, store_url: str = "", *, forget: bool = False) -> KnownStreams:
+    """Return what the installation in ``folder`` knows of its streams. ``store_url``: the checkpoints' store, if it is
+    not the folder's own; one that is no folder of this machine is not looked into."""
+    store = Path(store_url.removeprefix("file://")) if store_url.startswith("file:///") else folder / "checkpoints"
+    return KnownStreams(folder / "streams.json", jobs_in(folder / "pods", store), forget)
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 from rich.console import Group, RenderableType
+from rich.text import Text
 from stretto_client import figures
 
 from ... import render
@@ -67,4 +68,5 @@ def _table(report: dict[str, Any]) -> RenderableType:
             "" if row["partitions"] is None else str(row["partitions"]),
         )
     total = sum(row["resident_bytes"] for row in report["processes"])
-    return Group(made, f"[dim]{figures.size(total)} resident; gateway {report['gateway_url']}[/dim]")
+    warnings = [Text(f"warning: {warning}", style="yellow") for warning in report["warnings"]]
+    return Group(made, *warnings, f"[dim]{figures.size(total)} resident; gateway {report['gateway_url']}[/dim]")
