@@ -29,6 +29,8 @@ QUEUE_MESSAGES = 4096
 """Bound of the messages in memory. A slower reader drops the consumer, and opens another one after the last message
 that arrived, once a quarter of the bound is left. The server's flow control sends at most 32 MiB ahead."""
 SILENCE_S = 15.0
+QUIET_S = 1.0
+"""Time without a message after which the server is asked whether what it still counts will come."""
 INACTIVE_S = 30.0
 """A consumer without a subscriber for so long is deleted by the server."""
 PULL_EXPIRES_S = 30.0
@@ -113,6 +115,9 @@ class OrderedConsumer:
         self.pending = 0
         """Number of messages that the server still had after the last one that arrived, or when the consumer was
         reopened."""
+        self._arrived_s = 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self._ended = False
 
     @classmethod
     async def open(
@@ -182,10 +187,13 @@ class OrderedConsumer:
             await self._bus.send(subject, json.dumps(wanted).encode(), reply=self._inbox)
 
     async def batch(self, limit: int = BATCH) -> list[Stored]:
-        """Wait for at least one message, then take at most ``limit``."""
+        """Wait for at least one message, then take at most ``limit``; none, once, if what was due cannot be read."""
         while True:
             if taken := await self.take(limit):
                 return taken
+            if self._ended:
+                self._ended = False
+                return []
             self._wake.clear()
             await self._wake.wait()
 
@@ -196,8 +204,9 @@ class OrderedConsumer:
             self._bus.on_reconnect.remove(self._reopen)
         if self._watch in self._bus.sweeps:
             self._bus.sweeps.remove(self._watch)
-        if self._reopening is not None:
-            self._reopening.cancel()
+        for task in (self._reopening, self._asking):
+            if task is not None:
+                task.cancel()
         await self._drop()
 
     async def _drop(self) -> None:
@@ -255,6 +264,7 @@ class OrderedConsumer:
         self._expected += 1
         self._requested -= 1
         self._next = reply.seq + 1
+        self._arrived_s = asyncio.get_running_loop().time()
         self.pending = reply.pending
         headers = msg.headers or NO_HEADERS
         self._queue.append(Stored(reply.seq, reply.time_s, msg.subject, headers, msg.data))
@@ -284,7 +294,22 @@ class OrderedConsumer:
             log.warning("lost end of a consumer", expected=self._expected, last=int(last))
             self._reopen()
 
+    async def _ask(self) -> None:
+        """Ask whether the server still has messages for us; if it has none, what is pending cannot be read."""
+        name, expected = self._name, self._expected
+        with contextlib.suppress(BusFault):
+            answer = await self._bus.ask(f"CONSUMER.INFO.{self._stream}.{name}")
+            delivered = int(answer["delivered"]["consumer_seq"])
+            is_over = int(answer.get("num_pending", 1)) == 0 and delivered == expected - 1
+            if is_over and (name, expected) == (self._name, self._expected) and self.pending:
+                log.warning("messages cannot be read", stream=self._stream, filters=self._filters, count=self.pending)
+                self.pending, self._ended = 0, True
+                self._wake.set()
+
     def _watch(self, now: float) -> None:
+        if self.pending and self._name and not self._queue and now - self._arrived_s > QUIET_S:
+            self._arrived_s = now  # ask once in a while
+            self._asking = asyncio.get_running_loop().create_task(self._ask())
         if self._active:
             self._active, self._active_s = False, now
         if self.pulls and not self._requested:
@@ -362,13 +387,15 @@ async def scan(
         while left > 0 or reached < until:
             async with asyncio.timeout(SILENCE_S):
                 batch = await consumer.batch()
+            if not batch and reached < until:
+                raise BusFault(f"message {until} of {stream}, or one before it, cannot be read")
             for stored in batch:
                 left, reached = left - 1, stored.seq
                 yield stored
             if consumer.pending == 0 and not consumer.ready():  # messages that were replaced meanwhile never come
                 left = 0
     except TimeoutError:
-        raise BusFault(f"the server stopped in the middle of {list(filters)}") from None
+        raise BusFault(f"the server stopped in the middle of {' and '.join(filters)}") from None
     finally:
         await consumer.close()
 

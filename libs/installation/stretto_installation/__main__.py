@@ -26,10 +26,11 @@ from stretto_wire.contract.registry import OPERATOR, USERS
 from .access.cache_user import REDIS, make_cache_user
 from .access.keys import EXTERNAL, SERVER, TRUST_FILE, Keys
 from .access.permissions import EXTERNAL_STREAM
-from .backup import EXPIRED, restore, take
-from .errors import InstallationError
+from .backup import EXPIRED, UNREADABLE, read_back, restore, take
+from .errors import BackupError, InstallationError
 from .known_streams import NOT_FOUND, KnownStreams, jobs_in, named
 from .provision import keeper_files, make, streams
+from .server import scratch
 from .settings import StreamsSettings
 
 PURPOSE = "Prepare an installation on your own servers, before its services start."
@@ -84,13 +85,28 @@ def _say(line: str) -> None:
 
 
 async def save(folder: Path, trust: Path | None, settings: StreamsSettings) -> None:
-    """Take a backup. Raises Fault, BackupError, or OSError: the folder or ``trust`` cannot be used."""
+    """Take a backup. Raises Fault, BackupError, or OSError: the folder or ``trust`` cannot be used.
+
+    A backup that lacks what cannot be read is whole otherwise, and a BackupError says what it lacks.
+    """
     public = await asyncio.to_thread(trust.read_text) if trust is not None else ""
     bus = await Bus.connect(settings.nats_url, settings.login(OPERATOR), "backup")
     try:
-        await take(bus, folder, [config["name"] for config in streams()], time.time(), public, _say)
+        manifest = await take(bus, folder, [config["name"] for config in streams()], time.time(), public, _say)
     finally:
         await bus.close()
+    _check_readable(manifest.unreadable)
+
+
+async def verify(folder: Path, settings: StreamsSettings) -> None:
+    """Read a backup back, in a server that is removed afterwards. Raises BackupError: some of it cannot be read."""
+    async with scratch(folder) as bus:
+        _check_readable(await read_back(bus, folder, streams(settings), time.time()))
+
+
+def _check_readable(unreadable: Sequence[str]) -> None:
+    if unreadable:
+        raise BackupError(UNREADABLE.format("; ".join(unreadable)))
 
 
 def known_streams(given: argparse.Namespace, *, forget: bool) -> KnownStreams | None:
@@ -157,6 +173,8 @@ def parser() -> argparse.ArgumentParser:
     taking.add_argument("folder", type=Path, help="new folder for this backup")
     taking.add_argument("--trust", type=Path, metavar="FILE", help="also keep the public part of the keys, the "
                         "server's trust.conf")  # fmt: skip
+    taking.add_argument("--verify", action="store_true", help="take none, but read back the one in the folder, in a "
+                        "server that is removed afterwards")  # fmt: skip
     back = commands.add_parser("restore", help="make the streams from a backup, in a server without streams; no "
                                "service and no pod may run")  # fmt: skip
     back.add_argument("folder", type=Path, help="folder of a backup")
@@ -179,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         settings = StreamsSettings.read()
         if given.command == "backup":
-            asyncio.run(save(given.folder, given.trust, settings))
+            asyncio.run(verify(given.folder, settings) if given.verify else save(given.folder, given.trust, settings))
         elif given.command == "restore":
             asyncio.run(put_back(given.folder, given.replace, settings, known_streams(given, forget=True)))
         else:

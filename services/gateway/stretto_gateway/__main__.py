@@ -113,6 +113,7 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         servers.append((Server(uvicorn.Config(health_app(gateway), **QUIET)), where))
     serving = [asyncio.create_task(server.serve(sockets=[socket_])) for server, socket_ in servers]
     following = [asyncio.create_task(follow(gateway, stream, settings)), asyncio.create_task(gateway.fullness.run())]
+    following.append(asyncio.create_task(gateway.soundness.run()))
     if settings.trainingjobs:
         from .training_jobs import operator  # importing the client of Kubernetes takes a second
 

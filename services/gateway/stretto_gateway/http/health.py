@@ -27,6 +27,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         ("service", "stream"),
         "stored bytes over the bound of the bucket, the audit log",
     ),
+    ("stretto_stream_damaged_messages", "gauge", ("service", "stream"), "messages of the stream that cannot be read"),
     (STARTS, "histogram", (), "time from submission to the first step, of the jobs in the view"),
 )
 """Name, kind, labels and meaning of every metric of the gateway."""
@@ -42,7 +43,8 @@ def routes(gateway: Gateway) -> APIRouter:
 
     @router.get("/readyz")
     async def readyz() -> PlainTextResponse:
-        lines = [gateway.follower.lacks or "ready", *warnings(gateway.fullness.shares).values()]
+        found = [*warnings(gateway.fullness.shares).values(), *gateway.soundness.warnings]
+        lines = [gateway.follower.lacks or "ready", *found]
         return PlainTextResponse("\n".join(lines) + "\n", 200 if gateway.follower.ready else 503)
 
     @router.get("/metrics")
@@ -64,6 +66,10 @@ def exposition(gateway: Gateway) -> str:
         "stretto_gateway_stopped_jobs": [f" {gateway.views.stopped_jobs()}"],
         "stretto_stream_fullness": (
             f'{{service="gateway",stream="{stream}"}} {share:g}' for stream, share in gateway.fullness.shares.items()
+        ),
+        "stretto_stream_damaged_messages": (
+            f'{{service="gateway",stream="{stream}"}} {damage.messages}'
+            for stream, damage in gateway.soundness.damages.items()
         ),
         STARTS: _starts([waited_s for view in projection.jobs.values() if (waited_s := start_s(view)) is not None]),
     }

@@ -11,6 +11,7 @@ from contextlib import aclosing
 import stretto_wire as wire
 import structlog
 from stretto_bus import Bus, BusFault, CallRefused, Client
+from stretto_bus.damage import Damage, find_damage
 from stretto_bus.faults import Fenced
 from stretto_bus.newest import newest
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored, follow, read, scan
@@ -153,6 +154,10 @@ class StreamBus:
     async def restorations(self) -> list[Restoration]:
         """Return the restorations from backups that this installation remembers. Raises BusFault."""
         return await restorations(self._bus)
+
+    async def damage(self, stream: str) -> Damage | None:
+        """Return the damage of a stream; None: all its messages can be read. Raises BusFault."""
+        return await find_damage(self._bus, stream)
 
     async def fullness(self, stream: str) -> float:
         """Return the used share of the stream's bytes; 0 without a bound. Raises BusFault."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,31 @@ from stretto_client import figures
 
 from ... import render
 from ...command import command
-from ...options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer
+from ...errors import CliError
+from ...options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer, connect
 
 
 @command("Installation", "stretto status -o json | jq .ready")
 def status(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = OutputForm.TABLE) -> None:
-    """Show every process: ready or not, memory, processor time, restarts. Exit status 1 if one is not ready."""
+    """Show every process: ready or not, memory, processor time, restarts; and the alerts that hold now.
+
+    Exit status 1 if a process is not ready.
+    """
     from stretto_installation.one_machine.state import describe
 
     rows = asyncio.run(_processes(folder))
     ready = all(row["ready"] for row in rows)
-    report = {**describe(folder), "ready": ready, "processes": rows}
+    report = {**describe(folder), "ready": ready, "processes": rows, "alerts": _alerts(folder)}
     answer(output, report, lambda: _table(report))
     if not ready:
         raise typer.Exit(1)
+
+
+def _alerts(folder: Path) -> list[dict[str, Any]]:
+    """Return the alerts that the gateway judges; none if it does not answer, which its row says."""
+    with contextlib.suppress(CliError), connect(folder, None, None) as gateway:
+        return list(gateway.alerts()["firing"])
+    return []
 
 
 async def _processes(folder: Path) -> list[dict[str, Any]]:
@@ -69,4 +81,9 @@ def _table(report: dict[str, Any]) -> RenderableType:
         )
     total = sum(row["resident_bytes"] for row in report["processes"])
     warnings = [Text(f"warning: {warning}", style="yellow") for warning in report["warnings"]]
-    return Group(made, *warnings, f"[dim]{figures.size(total)} resident; gateway {report['gateway_url']}[/dim]")
+    alerts = [
+        Text(f"{alert['alert']} {alert['subject']}: {alert['detail']}", style="red") for alert in report["alerts"]
+    ]
+    return Group(
+        made, *warnings, *alerts, f"[dim]{figures.size(total)} resident; gateway {report['gateway_url']}[/dim]"
+    )
