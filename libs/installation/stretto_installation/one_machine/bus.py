@@ -19,10 +19,13 @@ from .state import read_state
 
 
 def known_streams(folder: Path, store_url: str = "", *, forget: bool = False) -> KnownStreams:
-    """Return what the installation in ``folder`` knows of its streams. ``store_url``: the checkpoints' store, if it is
-    not the folder's own; one that is no folder of this machine is not looked into."""
-    store = Path(store_url.removeprefix("file://")) if store_url.startswith("file:///") else folder / "checkpoints"
-    return KnownStreams(folder / "streams.json", jobs_in(folder / "pods", store), forget)
+    """Return what the installation in ``folder`` knows of its streams. ``store_url``: as of ``store_of``."""
+    return KnownStreams(folder / "streams.json", jobs_in(folder / "pods", store_of(folder, store_url)), forget)
+
+
+def store_of(folder: Path, store_url: str) -> Path:
+    """Return the folder of checkpoints: the one of ``store_url``, if it is on this machine, or the installation's."""
+    return Path(store_url.removeprefix("file://")) if store_url.startswith("file:///") else folder / "checkpoints"
 
 
 @asynccontextmanager
