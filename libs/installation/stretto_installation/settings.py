@@ -13,8 +13,8 @@ from stretto_runtime.process.faults import SettingsFault
 from stretto_runtime.settings import DAY_S, PREFIX, Settings
 from stretto_wire.contract.registry import EVENTS_KEPT_S, TELEMETRY_KEPT_S
 
-FACTS_BYTES, TELEMETRY_BYTES, STATE_BYTES = 8 << 30, 2 << 30, 8 << 30
-"""Default bounds of the two streams and of the bucket."""
+FACTS_BYTES, TELEMETRY_BYTES, STATE_BYTES = 20 << 30, 2 << 30, 8 << 30
+"""Default bounds of the two streams and of the bucket. A short job stores up to 200 KB of facts: 100,000 in a month."""
 EVENTS_LEAST_S = 8 * DAY_S
 """A day more than the longest life of journal frames by default, the arbiter's."""
 YEARS_S = 10 * 365 * DAY_S
