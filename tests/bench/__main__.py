@@ -28,8 +28,8 @@ from tests.bench.rows import Row, row
 
 MODULES = (
     *("idle", "messages", "runtime", "dispatcher", "peer", "intake", "deciding", "background", "takeover", "backup"),
-    *("finished", "pods", "candidates", "selection", "allocation", "placement", "data_workers", "cluster", "fits"),
-    *("exploration", "plane", "store", "servers", "readers", "crossings", "feeding", "hostile", "joining"),
+    *("finished", "space", "pods", "candidates", "selection", "allocation", "placement", "data_workers", "cluster"),
+    *("fits", "exploration", "plane", "store", "servers", "readers", "crossings", "feeding", "hostile", "joining"),
     *("fused_training", "wide", "money", "tuning", "sharing", "partitioning", "trainer", "lease_ahead", "adapted"),
     *("moves", "checkpoint", "differences", "worker_loss", "server_loss", "memory", "memory_law", "memory_limits"),
     *("forecasts", "stragglers", "containers"),

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from promql_parser import AggregateExpr, Expr, VectorSelector, parse, walk
+from stretto_bus.damage import Damage
 from stretto_forwarder.service import EndpointMetrics
 from stretto_gateway.http.health import exposition
 from stretto_gateway.read_model.projection import Projection
@@ -36,6 +37,7 @@ def shown() -> dict[str, set[str]]:
         "views": SimpleNamespace(late_checkpoints=lambda: 0, stopped_jobs=lambda: 0),
         "fullness": SimpleNamespace(shares={"AUDIT": 0.1}),
         "bus": SimpleNamespace(refuses=""),
+        "soundness": SimpleNamespace(damages={"STRETTO": Damage("STRETTO", ((1, 1),))}),
     }
     gateway = cast(Gateway, SimpleNamespace(**parts))
     found: dict[str, set[str]] = {}

@@ -83,7 +83,7 @@ def test_a_service_sees_its_own_credentials_alone(name: str) -> None:
 class TestTheProvisionJob:
     def test_knows_every_variable(self) -> None:
         told = StreamsSettings.read(environment(workload(EVERYTHING, "provision")))
-        assert told.max_bytes == 8 << 30
+        assert told.max_bytes == 20 << 30
         assert told.external_credentials == Path("/run/external")
         assert (told.events_kept_s, told.audit_kept_s) == (8 * 86400, 400 * 86400)
         assert (told.telemetry_kept_s, told.dead_letters_kept_s) == (3600, 30 * 86400)

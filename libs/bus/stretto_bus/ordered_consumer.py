@@ -29,6 +29,8 @@ QUEUE_MESSAGES = 4096
 """Bound of the messages in memory. A slower reader drops the consumer, and opens another one after the last message
 that arrived, once a quarter of the bound is left. The server's flow control sends at most 32 MiB ahead."""
 SILENCE_S = 15.0
+QUIET_S = 1.0
+"""Time without a message after which the server is asked whether what it still counts will come."""
 INACTIVE_S = 30.0
 """A consumer without a subscriber for so long is deleted by the server."""
 PULL_EXPIRES_S = 30.0
@@ -74,6 +76,40 @@ class AckReply(NamedTuple):
         return cls(int(tokens[5]), int(tokens[6]), int(tokens[7]) / 1e9, int(tokens[8]))
 
 
+class Quiet:
+    """A consumer that has been quiet although messages are due: they cannot be read once the server has no more."""
+
+    def __init__(self) -> None:
+        self.arrived_s = 0.0
+        self._asking: asyncio.Task[None] | None = None
+        self._has_ended = False
+
+    def look(self, now: float, bus: Bus, consumer: str, delivered: int, wake: asyncio.Event) -> None:
+        """Ask, after a second and once a second, whether the server has more than it has ``delivered``."""
+        if now - self.arrived_s > QUIET_S and (self._asking is None or self._asking.done()):
+            self.arrived_s = now
+            self._asking = asyncio.get_running_loop().create_task(self._ask(bus, consumer, delivered, wake))
+
+    async def _ask(self, bus: Bus, consumer: str, delivered: int, wake: asyncio.Event) -> None:
+        asked_s = self.arrived_s
+        with contextlib.suppress(BusFault):
+            answer = await bus.ask(f"CONSUMER.INFO.{consumer}")
+            has_all = int(answer["num_pending"]) == 0 and int(answer["delivered"]["consumer_seq"]) == delivered
+            if has_all and asked_s == self.arrived_s:
+                log.warning("messages cannot be read", consumer=consumer)
+                self._has_ended = True
+                wake.set()
+
+    def ends(self) -> bool:
+        """Return, once, that nothing more comes."""
+        ended, self._has_ended = self._has_ended, False
+        return ended
+
+    def close(self) -> None:
+        if self._asking is not None:
+            self._asking.cancel()
+
+
 class OrderedConsumer:
     """Every message of ``filters`` from sequence ``start`` on, in stored order, none missing, none twice.
 
@@ -103,16 +139,15 @@ class OrderedConsumer:
         self._paused = False
         self._drained = asyncio.Event()
         self._inbox = ""
-        self._requested = 0
-        """Messages that were requested and have not come."""
+        self._requested = 0  # messages that have not come
         self.pauses = 0
         """Number of times that the reader was too slow."""
         self._heartbeat_s = CLUSTER_HEARTBEAT_S if bus.clustered else HEARTBEAT_S
         self.backlog = 0
         """Number of messages that the server still had when the consumer was opened."""
         self.pending = 0
-        """Number of messages that the server still had after the last one that arrived, or when the consumer was
-        reopened."""
+        """Number of messages that the server still had after the last arrival, or the reopening."""
+        self._quiet = Quiet()
 
     @classmethod
     async def open(
@@ -172,20 +207,17 @@ class OrderedConsumer:
         room = self.queue_max - len(self._queue) - self._requested
         if room >= self.queue_max // 2:
             self._requested += room
-            wanted = {
-                "batch": room,
-                "max_bytes": PULL_BYTES,
-                "expires": int(PULL_EXPIRES_S * 1e9),
-                "idle_heartbeat": int(self._heartbeat_s * 1e9),
-            }
             subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._name}"
-            await self._bus.send(subject, json.dumps(wanted).encode(), reply=self._inbox)
+            await self._bus.send(subject, _request(room, self._heartbeat_s), reply=self._inbox)
 
     async def batch(self, limit: int = BATCH) -> list[Stored]:
-        """Wait for at least one message, then take at most ``limit``."""
+        """Wait for a message, then take at most ``limit``; none, once, if what was due cannot be read."""
         while True:
             if taken := await self.take(limit):
                 return taken
+            if self._quiet.ends():
+                self.pending = 0
+                return []
             self._wake.clear()
             await self._wake.wait()
 
@@ -198,6 +230,7 @@ class OrderedConsumer:
             self._bus.sweeps.remove(self._watch)
         if self._reopening is not None:
             self._reopening.cancel()
+        self._quiet.close()
         await self._drop()
 
     async def _drop(self) -> None:
@@ -255,6 +288,7 @@ class OrderedConsumer:
         self._expected += 1
         self._requested -= 1
         self._next = reply.seq + 1
+        self._quiet.arrived_s = asyncio.get_running_loop().time()
         self.pending = reply.pending
         headers = msg.headers or NO_HEADERS
         self._queue.append(Stored(reply.seq, reply.time_s, msg.subject, headers, msg.data))
@@ -285,6 +319,8 @@ class OrderedConsumer:
             self._reopen()
 
     def _watch(self, now: float) -> None:
+        if self.pending and self._name and not self._queue:
+            self._quiet.look(now, self._bus, f"{self._stream}.{self._name}", self._expected - 1, self._wake)
         if self._active:
             self._active, self._active_s = False, now
         if self.pulls and not self._requested:
@@ -326,6 +362,16 @@ class OrderedConsumer:
             delay_s = min(2.0, 2 * delay_s)
 
 
+def _request(count: int, heartbeat_s: float) -> bytes:
+    wanted = {
+        "batch": count,
+        "max_bytes": PULL_BYTES,
+        "expires": int(PULL_EXPIRES_S * 1e9),
+        "idle_heartbeat": int(heartbeat_s * 1e9),
+    }
+    return json.dumps(wanted).encode()
+
+
 def _configuration(name: str, filters: list[str]) -> dict[str, Any]:
     return {
         "name": name,
@@ -362,13 +408,15 @@ async def scan(
         while left > 0 or reached < until:
             async with asyncio.timeout(SILENCE_S):
                 batch = await consumer.batch()
+            if not batch and reached < until:
+                raise BusFault(f"message {until} of {stream}, or one before it, cannot be read")
             for stored in batch:
                 left, reached = left - 1, stored.seq
                 yield stored
             if consumer.pending == 0 and not consumer.ready():  # messages that were replaced meanwhile never come
                 left = 0
     except TimeoutError:
-        raise BusFault(f"the server stopped in the middle of {list(filters)}") from None
+        raise BusFault(f"the server stopped in the middle of {' and '.join(filters)}") from None
     finally:
         await consumer.close()
 

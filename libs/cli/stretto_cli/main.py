@@ -26,7 +26,7 @@ from .errors import BadInput, CliError, of_installation, of_system
 from .options import check_environment, complaints
 
 ROOMS = {
-    **dict.fromkeys(("up", "down", "status", "backup", "restore"), "installation"),
+    **dict.fromkeys(("up", "down", "status", "backup", "restore", "clean"), "installation"),
     **dict.fromkeys(("init", "check", "explain-graph", "run", "schema", "export"), "model"),
     **dict.fromkeys(("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "data"), "jobs"),
     **dict.fromkeys(("audit", "audit-log", "console", "watch", "explain", "events", "trace", "replay"), "views"),

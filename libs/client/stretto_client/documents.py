@@ -47,6 +47,7 @@ class Documents:
     scale = _answered(operations.scale)
     data = _answered(operations.add_data)
     status = _answered(operations.status)
+    alerts = _answered(operations.alerts)
 
     def jobs(self, status: str | None = None) -> list[Json]:
         """Return all jobs, or those in one state, oldest first."""

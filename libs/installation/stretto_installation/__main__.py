@@ -26,9 +26,11 @@ from stretto_wire.contract.registry import OPERATOR, USERS
 from .access.cache_user import REDIS, make_cache_user
 from .access.keys import EXTERNAL, SERVER, TRUST_FILE, Keys
 from .access.permissions import EXTERNAL_STREAM
-from .backup import EXPIRED, restore, take
-from .errors import InstallationError
-from .provision import NOT_FOUND, keeper_files, make, streams
+from .backup import EXPIRED, UNREADABLE, read_back, restore, take
+from .errors import BackupError, InstallationError
+from .known_streams import NOT_FOUND, KnownStreams, jobs_in, named
+from .provision import keeper_files, make, streams
+from .server import scratch
 from .settings import StreamsSettings
 
 PURPOSE = "Prepare an installation on your own servers, before its services start."
@@ -83,17 +85,40 @@ def _say(line: str) -> None:
 
 
 async def save(folder: Path, trust: Path | None, settings: StreamsSettings) -> None:
-    """Take a backup. Raises Fault, BackupError, or OSError: the folder or ``trust`` cannot be used."""
+    """Take a backup. Raises Fault, BackupError, or OSError: the folder or ``trust`` cannot be used.
+
+    A backup that lacks what cannot be read is whole otherwise, and a BackupError says what it lacks.
+    """
     public = await asyncio.to_thread(trust.read_text) if trust is not None else ""
     bus = await Bus.connect(settings.nats_url, settings.login(OPERATOR), "backup")
     try:
-        await take(bus, folder, [config["name"] for config in streams()], time.time(), public, _say)
+        manifest = await take(bus, folder, [config["name"] for config in streams()], time.time(), public, _say)
     finally:
         await bus.close()
+    _check_readable(manifest.unreadable)
 
 
-async def put_back(folder: Path, replace: bool, settings: StreamsSettings) -> None:
-    """Restore a backup under the configuration of ``settings``.
+async def verify(folder: Path, settings: StreamsSettings) -> None:
+    """Read a backup back, in a server that is removed afterwards. Raises BackupError: some of it cannot be read."""
+    async with scratch(folder) as bus:
+        _check_readable(await read_back(bus, folder, streams(settings), time.time()))
+
+
+def _check_readable(unreadable: Sequence[str]) -> None:
+    if unreadable:
+        raise BackupError(UNREADABLE.format("; ".join(unreadable)))
+
+
+def known_streams(given: argparse.Namespace, *, forget: bool) -> KnownStreams | None:
+    """Return what is known of the streams, if the arguments name a file for it."""
+    if given.known is None:
+        return None
+    jobs = jobs_in(given.jobs) if given.jobs is not None else frozenset[str]()
+    return KnownStreams(given.known, jobs, forget, "provision --forget")
+
+
+async def put_back(folder: Path, replace: bool, settings: StreamsSettings, known: KnownStreams | None = None) -> None:
+    """Restore a backup under the configuration of ``settings``; from then on its streams are the ``known`` ones.
 
     Raises Fault, BackupError, or OSError: a file cannot be read.
     """
@@ -114,16 +139,24 @@ async def put_back(folder: Path, replace: bool, settings: StreamsSettings) -> No
                 raise
         finally:
             await keeper.close()
-    await make(settings.nats_url, settings.login(OPERATOR), settings)
+    await remade(settings, known)
     if restored.expired:
         _say(EXPIRED)
+
+
+async def remade(settings: StreamsSettings, known: KnownStreams | None) -> None:
+    """Make the streams, and say which jobs are forgotten. Raises as ``make`` does."""
+    if forgotten := await make(settings.nats_url, settings.login(OPERATOR), settings, known):
+        _say(f"forgotten, their names never to be given again: {named(forgotten)}")
 
 
 def parser() -> argparse.ArgumentParser:
     main = argparse.ArgumentParser(prog="python -m stretto_installation", description=PURPOSE)
     commands = main.add_subparsers(dest="command")
-    commands.add_parser("provision", help="make the streams; the environment says where and how (STRETTO_NATS_*, "
-                        "STRETTO_STREAMS_*)")  # fmt: skip
+    making = commands.add_parser("provision", help="make the streams; the environment says where and how "
+                                 "(STRETTO_NATS_*, STRETTO_STREAMS_*)")  # fmt: skip
+    making.add_argument("--forget", action="store_true", help="take a store that lacks known streams as it is, and "
+                        "never give the names of jobs again that are not in it")  # fmt: skip
     keys = commands.add_parser("keys", help="make the keys of an installation: of the server, services, tools outside")
     keys.add_argument("folder", type=Path, help="holds a folder for each who is to get some; what is there stays")
     keys.add_argument("--external", action="append", metavar="NAME", default=[],
@@ -140,10 +173,17 @@ def parser() -> argparse.ArgumentParser:
     taking.add_argument("folder", type=Path, help="new folder for this backup")
     taking.add_argument("--trust", type=Path, metavar="FILE", help="also keep the public part of the keys, the "
                         "server's trust.conf")  # fmt: skip
+    taking.add_argument("--verify", action="store_true", help="take none, but read back the one in the folder, in a "
+                        "server that is removed afterwards")  # fmt: skip
     back = commands.add_parser("restore", help="make the streams from a backup, in a server without streams; no "
                                "service and no pod may run")  # fmt: skip
     back.add_argument("folder", type=Path, help="folder of a backup")
     back.add_argument("--replace", action="store_true", help="give up the streams that the server has")
+    for each in (making, back):
+        each.add_argument("--known", type=Path, metavar="FILE", help="notes the streams, so that a store that lacks "
+                          "some of them is refused; keep it outside the store")  # fmt: skip
+        each.add_argument("--jobs", type=Path, metavar="FOLDER", help="holds a folder of checkpoints for each job, "
+                          "whose names are not given again once the streams know them no more")  # fmt: skip
     return main
 
 
@@ -157,11 +197,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             return
         settings = StreamsSettings.read()
         if given.command == "backup":
-            asyncio.run(save(given.folder, given.trust, settings))
+            asyncio.run(verify(given.folder, settings) if given.verify else save(given.folder, given.trust, settings))
         elif given.command == "restore":
-            asyncio.run(put_back(given.folder, given.replace, settings))
+            asyncio.run(put_back(given.folder, given.replace, settings, known_streams(given, forget=True)))
         else:
-            asyncio.run(make(settings.nats_url, settings.login(OPERATOR), settings))
+            known = known_streams(given, forget=given.forget) if given.command else None
+            asyncio.run(remade(settings, known))
     except (Fault, InstallationError, OSError) as fault:
         raise SystemExit(f"{given.command or 'provision'}: {fault}") from None
 

@@ -18,6 +18,10 @@ class UnusableOption(InstallationError):
     status = 2
 
 
+class ForeignStore(InstallationError):
+    """The store of the bus is not the one that this installation has had; nothing was made or changed in it."""
+
+
 class NotRunning(InstallationError):
     """No installation runs in the folder."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,9 +31,9 @@ from stretto_wire.contract.registry import (
 
 from .access.permissions import EXTERNAL_STREAM
 from .access.tool_accounts import EXTERNAL_API, delivery_of
+from .known_streams import NOT_FOUND, KnownStreams
 from .settings import StreamsSettings
 
-NOT_FOUND = 10059
 DEFAULTS = StreamsSettings.read({})
 _PARTITIONED = {"src": PATTERN_OF_STREAM, "dest": STORED_AS}
 DUPLICATE_WINDOW_S = 120
@@ -179,18 +180,24 @@ async def provision(bus: Bus, settings: StreamsSettings = DEFAULTS) -> None:
         await make_stream(bus, config)
 
 
-async def make(url: str, operator: Login, settings: StreamsSettings) -> None:
-    """Make all streams of ``settings``; harmless to repeat.
+async def make(url: str, operator: Login, settings: StreamsSettings, known: KnownStreams | None = None) -> list[str]:
+    """Make all streams of ``settings``; harmless to repeat. Returns the jobs that are forgotten, if ``known`` is to.
 
     Raises:
         BusFault: the server refused.
+        ForeignStore: the server has not the streams that are ``known``; nothing was made.
         IdentityFault: a file of credentials cannot be used.
         SettingsFault: no credentials are where the settings say.
     """
     files = [] if settings.external_credentials is None else keeper_files(settings.external_credentials)
+    names, forgotten = [config["name"] for config in streams(settings)], list[str]()
     bus = await Bus.connect(url, operator, "provision")
     try:
+        if known is not None:
+            await known.check(bus, names)
         await provision(bus, settings)
+        if known is not None:
+            forgotten = await known.settle(bus, names, settings.rest_s, time.time())
     finally:
         await bus.close()
     faults: list[Fault] = []
@@ -202,6 +209,7 @@ async def make(url: str, operator: Login, settings: StreamsSettings) -> None:
             faults.append(fault)
     if faults:
         raise faults[0]
+    return forgotten
 
 
 async def _make_external(url: str, keeper: Login, config: dict[str, Any]) -> None:

@@ -14,13 +14,16 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from stretto_bus.bus import Bus
 from stretto_bus.login import Login
 from stretto_wire.contract.registry import OPERATOR
 
@@ -254,6 +257,22 @@ class EmbeddedServer:
             self._process.send_signal(number)
             self._process.wait(END_S)
         self._process = None
+
+
+@asynccontextmanager
+async def scratch(beside: Path) -> AsyncGenerator[Bus]:
+    """Run an empty server in a folder of its own ``beside`` another one, and remove it with all its content."""
+    with tempfile.TemporaryDirectory(prefix=".stretto-", dir=beside.parent) as folder:
+        server = EmbeddedServer(Path(folder), secured=False)
+        await server.start()
+        try:
+            bus = await Bus.connect(server.url, server.login(), "scratch")
+            try:
+                yield bus
+            finally:
+                await bus.close()
+        finally:
+            server.stop()
 
 
 def binary() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
@@ -12,12 +13,14 @@ from stretto_runtime.process.faults import SettingsFault
 from stretto_runtime.settings import DAY_S, PREFIX, Settings
 from stretto_wire.contract.registry import EVENTS_KEPT_S, TELEMETRY_KEPT_S
 
-FACTS_BYTES, TELEMETRY_BYTES, STATE_BYTES = 8 << 30, 2 << 30, 8 << 30
-"""Default bounds of the two streams and of the bucket."""
+FACTS_BYTES, TELEMETRY_BYTES, STATE_BYTES = 20 << 30, 2 << 30, 8 << 30
+"""Default bounds of the two streams and of the bucket. A short job stores up to 200 KB of facts: 100,000 in a month."""
 EVENTS_LEAST_S = 8 * DAY_S
 """A day more than the longest life of journal frames by default, the arbiter's."""
 YEARS_S = 10 * 365 * DAY_S
 ENCRYPTION_KEY_LEAST = 32
+REST_LEAST_S = 300.0
+"""More than twice the interval at which the server syncs unless told otherwise, two minutes."""
 
 
 class StreamsSettings(Settings):
@@ -85,6 +88,13 @@ class StreamsSettings(Settings):
         """Read them from an environment that also holds settings of services, which pass. Raises SettingsFault."""
         environ = os.environ if environ is None else environ
         return cls.read({name: value for name, value in environ.items() if name.startswith(f"{PREFIX}STREAMS_")})
+
+    @property
+    def rest_s(self) -> float:
+        """Time after which the server has surely synced a message, seconds: twice its interval, and some minutes."""
+        parts = re.fullmatch(r"([0-9]+)(ms|s|m)", self.sync_interval)
+        interval_s = int(parts[1]) * {"ms": 0.001, "s": 1, "m": 60}[parts[2]] if parts else 0.0
+        return max(REST_LEAST_S, 2 * interval_s)
 
     @property
     def encryption_key(self) -> str:

@@ -100,14 +100,14 @@ async def replay(streams: Streams, service: Service, job: str, overrides: Mappin
     facts = await streams.facts(Stream.FACTS)
     submitted = await read(streams, Excerpt(subject=(f"*.evt.v1.gateway.job-submitted.{job}",)))
     if not submitted:
-        raise RuntimeFault(
-            f"the stream holds no submission of {job!r}: it never was, or it is older than events are kept"
-        )
+        why = await streams.unreadable() or ["it never was, or it is older than events are kept"]
+        raise RuntimeFault(f"the stream holds no submission of {job!r}: {'; '.join(why)}")
     done = Replayed(service.name, service.version)
     if "job" in service.state_types:
         await _Again(streams, facts, service, job, job, overrides or {}).run(done, submitted[0].time_s)
     if "cluster" in service.state_types:
         await _Again(streams, facts, service, job, CLUSTER, overrides or {}).run(done, facts.created_at_s)
+    done.missing += await streams.unreadable()
     done.decisions.sort(key=lambda decision: (decision.seq, decision.id))
     return done
 

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from flipped_bits import blocks, flip
 from runtime_counting import Add, Counter, Counting, CountingSettings, CountState, add, submission
 from runtime_live import Running, published
 from stretto_bus import Client
 from stretto_core.machine import Action, Tick
+from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import NextShard
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import Input, RuntimeFault
@@ -19,7 +21,9 @@ from stretto_runtime.owner.terms import fence_subject, terms
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams, read
 from stretto_wire.contract.excerpts import Excerpt
-from stretto_wire.contract.registry import partition_of
+from stretto_wire.contract.registry import STREAM, partition_of
+
+from tests.waits import until
 
 JOB = "job-a"
 
@@ -153,3 +157,24 @@ async def test_what_is_gone_is_said_and_a_snapshot_is_begun_from(
 async def test_a_job_that_never_was_is_an_error(client: Client, tmp_path: Path) -> None:
     with pytest.raises(RuntimeFault, match="no submission of 'nobody'"):
         await replay(BusStreams(client.bus), present(tmp_path), "nobody")
+
+
+async def test_an_input_that_cannot_be_read_is_named_and_everything_else_decided_again(
+    server: EmbeddedServer, client: Client, tmp_path: Path, running: Running
+) -> None:
+    """Method: a bit of the last input's event is flipped while the server is down."""
+    await client.publish(submission(JOB))
+    await live(running, client, [1, 2, 3], factor=2)
+    before = (await replay(BusStreams(client.bus), present(tmp_path), JOB)).decisions
+    server.stop()
+    (file,) = blocks(server.folder, STREAM)
+    flip(file, f".job-cancelled.{JOB}".encode())
+    await server.start()
+    await until(lambda: client.bus.connected)
+    done = await replay(BusStreams(client.bus), present(tmp_path), JOB)
+    subject = f"{partition_of(JOB)}.evt.v1.gateway.job-cancelled.{JOB}"
+    (said,) = done.missing
+    assert said.startswith("1 message of the stream STRETTO cannot be read; sequence ")
+    assert said.endswith(f"; subject {subject} (job {JOB})")
+    assert len(done.decisions) == len(before)
+    assert {decision.verdict for decision in done.decisions} == {"not decided now", "differs", "same"}

@@ -112,7 +112,12 @@ async def serve(settings: GatewaySettings, stop: asyncio.Event) -> None:
         where = listening(settings.health_host, settings.health_port, "STRETTO_HEALTH_HOST", "STRETTO_HEALTH_PORT")
         servers.append((Server(uvicorn.Config(health_app(gateway), **QUIET)), where))
     serving = [asyncio.create_task(server.serve(sockets=[socket_])) for server, socket_ in servers]
-    looking = (follow(gateway, stream, settings), gateway.fullness.run(), try_again_and_again(stream))
+    looking = (
+        follow(gateway, stream, settings),
+        gateway.fullness.run(),
+        gateway.soundness.run(),
+        try_again_and_again(stream),
+    )
     following = [asyncio.create_task(each) for each in looking]
     if settings.trainingjobs:
         from .training_jobs import operator  # importing the client of Kubernetes takes a second

@@ -17,6 +17,7 @@ from .requests.team_bytes import TeamBytes
 from .settings import GatewaySettings
 from .streams.bus import StreamBus
 from .streams.fullness import Fullness
+from .streams.soundness import Soundness
 
 
 class Gateway:
@@ -30,12 +31,20 @@ class Gateway:
         self.bus = bus
         self.follower = Follower(bus, settings.ended_bytes, clock)
         self.fullness = Fullness(bus, settings.stream_look_s)
+        self.soundness = Soundness(bus, lambda: self.follower.ready)
         self.views = JobViews(self.follower, bus, Past(bus), clock)
         self._team_bytes = TeamBytes(settings.team_bytes_per_day, self.follower.projection.jobs, clock)
         self.submissions = Submissions(settings, self.follower, self.views, self._team_bytes, self.fullness.shares, bus)
         self.changes = Changes(self.follower, self.views, self._team_bytes, bus, bus, settings.call_timeout_s)
         self.inquiries = Inquiries(
-            settings, self.follower, self.views, self.submissions, self.fullness.shares, bus, clock
+            settings,
+            self.follower,
+            self.views,
+            self.submissions,
+            self.fullness.shares,
+            self.soundness.damages,
+            bus,
+            clock,
         )
 
     async def follow(self) -> None:

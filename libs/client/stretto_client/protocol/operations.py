@@ -80,6 +80,11 @@ def status() -> GatewayRequest:
     return GatewayRequest("GET", "/status")
 
 
+def alerts() -> GatewayRequest:
+    """Return the alerts that hold now."""
+    return GatewayRequest("GET", "/alerts")
+
+
 def me() -> GatewayRequest:
     """Return the caller."""
     return GatewayRequest("GET", "/me")

@@ -60,6 +60,10 @@ class Rights:
     """Time for one message to the reply subject of each message received, in seconds; 0: no such right."""
 
 
+VERBS = ("CREATE", "DELETE", "INFO", "MSG.NEXT")
+"""Requests of the API about consumers that a reader of a stream makes."""
+
+
 def rights_of(user: str) -> Rights:
     """The rights of a service, or of the operator."""
     if user == OPERATOR:
@@ -75,9 +79,9 @@ def rights_of(user: str) -> Rights:
         *((TELEMETRY,) if reads_telemetry else ()),
         *((AUDIT,) if user == AUDITOR else ()),
     )
-    reading = [f"$JS.API.CONSUMER.{verb}.{stream}.>" for verb in ("CREATE", "DELETE", "MSG.NEXT") for stream in streams]
+    reading = [f"$JS.API.CONSUMER.{verb}.{stream}.>" for verb in VERBS for stream in streams]
     reading += [f"$JS.FC.{stream}.>" for stream in streams]
-    measured = (STREAM, TELEMETRY, *((AUDIT, STATE) if user == AUDITOR else ()))
+    measured = (STREAM, TELEMETRY, *((AUDIT, STATE, DEAD_LETTERS) if user == AUDITOR else ()))
     reading += [f"$JS.API.STREAM.INFO.{stream}" for stream in streams if stream in measured]
     if user == AUDITOR:
         own.append(AUDIT_SUBJECT)

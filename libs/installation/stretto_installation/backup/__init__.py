@@ -35,7 +35,7 @@ A restoration leaves a record in the bucket (``stretto_runtime.restorations``), 
 """
 
 from .manifest import Manifest
-from .restoring import EXPIRED, Restored, restore
-from .taking import take
+from .restoring import EXPIRED, Restored, read_back, restore
+from .taking import UNREADABLE, take
 
-__all__ = ["EXPIRED", "Manifest", "Restored", "restore", "take"]
+__all__ = ["EXPIRED", "UNREADABLE", "Manifest", "Restored", "read_back", "restore", "take"]

@@ -48,6 +48,7 @@ class Manifest(_Part):
     """All of a backup. ``versions`` has, for each service, the versions of its machines that wrote the cursors.
 
     ``complete_until_s``: restored later, it lacks inputs that have expired since, about the last seconds before it.
+    ``unreadable``: messages that the server could not read when the backup was taken, in words.
     """
 
     format: int
@@ -57,6 +58,7 @@ class Manifest(_Part):
     versions: dict[str, tuple[int, ...]]
     streams: tuple[SavedStream, ...]
     trust: SavedFile | None = None
+    unreadable: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, folder: Path) -> Self:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from stretto_bus.bus import Bus
+from stretto_bus.damage import find_damage
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import read
 from stretto_bus.stream_snapshot import CHUNK_BYTES, restore_stream
@@ -16,7 +17,7 @@ from stretto_runtime.restorations import Restoration, record
 from stretto_wire.contract.registry import STATE, STATE_PREFIX, STREAM
 
 from ..errors import BackupError
-from ..provision import NOT_FOUND
+from ..known_streams import NOT_FOUND
 from . import entries
 from .manifest import Manifest, SavedStream
 
@@ -87,6 +88,16 @@ async def restore(
     except BusFault as fault:
         raise BackupError(f"the record of this restoration was not stored: {fault}; {AGAIN}") from fault
     return Restored(manifest, now_s > manifest.complete_until_s)
+
+
+async def read_back(bus: Bus, folder: Path, configs: Sequence[dict[str, Any]], now_s: float) -> list[str]:
+    """Restore the backup in ``folder`` into an empty server that nobody else uses, and read every message.
+
+    Returns what cannot be read, in words, and what could not be when it was taken. Raises as ``restore`` does.
+    """
+    manifest = (await restore(bus, folder, configs, now_s)).manifest
+    found = [await find_damage(bus, config["name"]) for config in configs]
+    return [*manifest.unreadable, *(str(damage) for damage in found if damage is not None)]
 
 
 async def _make_room(bus: Bus, names: Sequence[str], replace: bool) -> None:

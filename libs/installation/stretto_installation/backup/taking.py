@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stretto_bus.bus import Bus
+from stretto_bus.damage import find_damage
 from stretto_bus.stream_snapshot import StreamSnapshot
 from stretto_wire.contract.registry import STATE, STREAM
 
@@ -27,6 +28,9 @@ from .manifest import (
 SEED = re.compile(r"\bS[OACNUX][A-Z2-7]{56}\b")
 """A private key of NATS."""
 
+UNREADABLE = "some messages are missing from the backup, all others are in it: {}"
+"""Text about messages that the server could not read."""
+
 Report = Callable[[str], None]
 
 
@@ -34,6 +38,8 @@ async def take(
     bus: Bus, folder: Path, streams: Sequence[str], now_s: float, trust: str = "", report: Report = lambda _: None
 ) -> Manifest:
     """Save ``streams``, the bucket among them, to ``folder``, which must not exist or be empty.
+
+    Every message is read: what cannot be is in the result's ``unreadable``, and all others are in the backup.
 
     ``trust`` is the public part of the keys: tokens of the operator and the accounts. ``report`` gets a line for each
     stream.
@@ -58,6 +64,7 @@ async def take(
             entries.check_within(moment.entries, part.last_seq)
         saved.append(part)
         report(f"{name}: {part.messages:,} messages up to {part.last_seq:,}, {part.file.size_bytes:,} bytes")
+    damages = [str(damage) for name in streams if (damage := await find_damage(bus, name)) is not None]
     manifest = Manifest(
         format=FORMAT,
         taken_at_s=now_s,
@@ -66,6 +73,7 @@ async def take(
         versions=entries.versions(moment.entries),
         streams=tuple(saved),
         trust=_save_text(folder / TRUST_COPY, trust) if trust else None,
+        unreadable=tuple(damages),
     )
     manifest.write(folder)
     return manifest

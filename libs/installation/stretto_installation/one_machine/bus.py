@@ -12,9 +12,20 @@ from stretto_bus.login import Login
 from stretto_runtime import SettingsFault
 
 from ..errors import InstallationError, NotRunning
+from ..known_streams import KnownStreams, jobs_in
 from ..server import STORE, EmbeddedServer, keys_of
 from ..settings import StreamsSettings
 from .state import read_state
+
+
+def known_streams(folder: Path, store_url: str = "", *, forget: bool = False) -> KnownStreams:
+    """Return what the installation in ``folder`` knows of its streams. ``store_url``: as of ``store_of``."""
+    return KnownStreams(folder / "streams.json", jobs_in(folder / "pods", store_of(folder, store_url)), forget)
+
+
+def store_of(folder: Path, store_url: str) -> Path:
+    """Return the folder of checkpoints: the one of ``store_url``, if it is on this machine, or the installation's."""
+    return Path(store_url.removeprefix("file://")) if store_url.startswith("file:///") else folder / "checkpoints"
 
 
 @asynccontextmanager

@@ -20,13 +20,17 @@ from .processes import Command
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """The options of ``stretto up``. ``settings``: further STRETTO_* variables of the services."""
+    """The options of ``stretto up``.
+
+    ``settings``: further STRETTO_* variables of the services. ``forget``: take a store that lacks streams as it is.
+    """
 
     folder: Path
     cpu_cores: float | None = None
     memory_bytes: int | None = None
     gateway_port: int = 0
     settings: dict[str, str] = field(default_factory=dict[str, str])
+    forget: bool = False
 
     def as_argument(self) -> str:
         """Return the options as the command-line argument of the detached supervisor."""

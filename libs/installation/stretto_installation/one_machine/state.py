@@ -21,6 +21,8 @@ from .processes import named_in
 FREE_BYTES_LEAST = 256 << 20
 """With less than this free, the bus would refuse the first events of a job."""
 READINESS_TIMEOUT_S = 1.0
+REFUSED = "refused.json"
+"""File in ``run/`` that says why the last start refused the store of the bus."""
 
 
 def make_folder(folder: Path) -> None:
@@ -54,7 +56,9 @@ def read_state(folder: Path) -> dict[str, Any]:
     """Return ``up.json`` of a living supervisor. Raises NotRunning."""
     state = read_json(folder / "run" / "up.json")
     if state is None:
-        raise NotRunning(f"nothing runs in {folder}: `stretto up --folder {folder}` starts it")
+        refused = (read_json(folder / "run" / REFUSED) or {}).get("why")
+        why = f"the last start was refused: {refused}" if refused else f"`stretto up --folder {folder}` starts it"
+        raise NotRunning(f"nothing runs in {folder}: {why}")
     supervisor_of(state, folder)
     return state
 

@@ -22,16 +22,19 @@ from stretto_runtime.process.pid import ProcessIdentity
 from stretto_wire.contract.registry import FORWARDER, SERVICES
 
 from ..access.keys import SUPERVISOR, Keys
-from ..errors import InstallationError, UnusableOption, sentence_of
+from ..errors import ForeignStore, InstallationError, UnusableOption, sentence_of
+from ..known_streams import named
 from ..provision import make
 from ..server import STORE, keys_of
 from ..settings import StreamsSettings
 from . import redis_server
+from .bus import known_streams
 from .bus_health import BusHealth
 from .leftovers import claim_memory, end_leftovers, free_memory, name_processes, sweep_memory
+from .noting import Noting
 from .processes import Child, Command, end_pods
 from .programs import Programs, StartOptions
-from .state import make_folder, readiness, write_json
+from .state import REFUSED, make_folder, readiness, write_json
 
 READY_S = 60.0
 POLL_S = 0.04
@@ -61,6 +64,9 @@ class Installation:
             raise UnusableOption(str(fault)) from None
         self._state = "starting"
         self._warnings: list[str] = []
+        store_url = (environ | options.settings).get("STRETTO_CHECKPOINTS_STORE_URL", "")
+        self._known = known_streams(self.folder, store_url, forget=options.forget)
+        self._noting = Noting(self._known, self._streams, self.operator)
         self._began_s = time.time()
         self._lock: Any = None
         self._programs: Programs | None = None
@@ -80,6 +86,7 @@ class Installation:
         for name in ("run", "logs", "nats", "redis"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self._rotate_logs()
+        (self.folder / "run" / REFUSED).unlink(missing_ok=True)
         keys = keys_of(self.folder / "nats")
         self._programs = programs = Programs(self.folder, self.options, self._environ, keys, claim_memory(self.folder))
         programs.listen(self._services)  # before any process runs, and before any pod could take a port
@@ -88,17 +95,18 @@ class Installation:
         if cache.warning:
             self._warnings.append(f"redis: {cache.warning}")
         await self._start(programs.redis(cache.path))
+        await self._provision(programs.nats_url, keys)  # before any service: a store that is not ours serves nobody
         # importing takes most of a service's start, and each waits for its streams itself: start all at once
         for name in self._services:
             await self._start(programs.service(name))
         progress("nats-server, redis-server, eight services and the gateway started")
-        await self._provision(programs.nats_url, keys)
         self._healing = asyncio.create_task(self._heal(programs.nats_url, keys), name="heal the bus")
         async for name, ready_s in self._until_ready(self._services):
             progress(f"{name} ready after {ready_s:.1f} s")
         self.ready_s = time.monotonic() - began
         self._state = "ready"
         self._write_state()
+        self._noting.start()
 
     async def down(self) -> None:
         """End everything in order: services, then pods, then redis and nats, to which services and pods speak."""
@@ -111,9 +119,12 @@ class Installation:
             self._programs.listeners.close()
         if self._owns_folder() or not self.folder.exists():  # otherwise the pods are another installation's
             await asyncio.to_thread(end_pods, self.folder, PODS_STOP_S)
+        await self._noting.stop()
         for name in ("redis", "nats"):
             if name in self.children:
                 await self.children[name].stop(STOP_S)
+        if self._owns_folder():
+            await asyncio.to_thread(self._noting.finish, self.folder / "nats" / STORE)
         if self._owns_folder() or not self.folder.exists():
             free_memory(self.folder)
         if self._owns_folder():  # last: who waits for the end may start the next one at once
@@ -156,12 +167,12 @@ class Installation:
 
     async def _provision(self, nats_url: str, keys: Keys) -> None:
         """Make the streams; those of tools outside too, so that a tool of this machine can replay events."""
-        login, streams = keys.login(), self._streams
-        if streams.external_credentials is None:
-            streams = streams.model_copy(update={"external_credentials": keys.keeper_folder})
+        login, settings = keys.login(), self._streams
+        if settings.external_credentials is None:
+            settings = settings.model_copy(update={"external_credentials": keys.keeper_folder})
         try:
             async with asyncio.timeout(READY_S):
-                await make(nats_url, login, streams)
+                forgotten = await make(nats_url, login, settings, self._known)
         except TimeoutError:
             nats = self.children["nats"]
             raise InstallationError(
@@ -172,6 +183,11 @@ class Installation:
             raise InstallationError(
                 f"the bus refuses to make its streams: {fault}; see {self.folder / 'logs'}"
             ) from fault
+        except ForeignStore as refused:
+            write_json(self.folder / "run" / REFUSED, {"why": str(refused)})
+            raise
+        if forgotten:
+            self._warnings.append(f"forgotten, their names never to be given again: {named(forgotten)}")
 
     async def _until_ready(self, names: tuple[str, ...]) -> AsyncIterator[tuple[str, float]]:
         """Yield each service with the seconds until it was ready.

@@ -143,7 +143,7 @@ def may_consume(who: str, verb: str, stream: str) -> bool:
     if who == "external":
         return stream == "EVENTS"
     readers = {"EVENTS": (), "AUDIT": ("gateway",), "TELEMETRY": ("profiler", "gateway")}.get(stream, SERVICES)
-    return who in readers and verb in ("CONSUMER.CREATE", "CONSUMER.MSG.NEXT", "CONSUMER.DELETE")
+    return who in readers and verb != "CONSUMER.DURABLE.CREATE"
 
 
 @pytest.mark.parametrize("who", EVERYBODY)

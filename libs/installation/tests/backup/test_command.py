@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from flipped_bits import blocks, flip
 from installation_backups import empty_server
 from runtime_counting import add
 from stretto_bus import Bus, Client
@@ -14,6 +15,7 @@ from stretto_bus.ordered_consumer import read
 from stretto_installation.access.keys import EXTERNAL
 from stretto_installation.access.permissions import EXTERNAL_STREAM
 from stretto_installation.server import EmbeddedServer
+from stretto_wire.contract.registry import STREAM
 
 
 def command(server: EmbeddedServer, user: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -65,3 +67,28 @@ async def test_nobody_but_the_operator_may_take_or_restore_one(
     restored = command(server, "arbiter", "restore", str(tmp_path / "sound"), "--replace")
     assert restored.returncode == 1
     assert await client.last_seq() == 1
+
+
+async def test_a_backup_says_what_could_not_be_read_and_holds_all_the_rest(
+    server: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
+    """Method: a bit of one of three events is flipped while the server is down; each backup is read back."""
+    for job in ("a", "b", "c"):
+        await client.publish(add(job, 1))
+    sound, lacking = str(tmp_path / "sound"), str(tmp_path / "lacking")
+    assert command(server, "operator", "backup", sound).returncode == 0
+    server.stop()
+    (file,) = blocks(server.folder, STREAM)
+    flip(file, b".job-cancelled.b")
+    await server.start()
+    place = "1 message of the stream STRETTO cannot be read; sequence 2; subject "
+    taken = command(server, "operator", "backup", lacking)
+    assert taken.returncode == 1
+    assert place in taken.stderr
+    assert "(job b)" in taken.stderr
+    assert command(server, "operator", "backup", sound, "--verify").returncode == 0
+    verified = command(server, "operator", "backup", lacking, "--verify")
+    assert (verified.returncode, place in verified.stderr) == (1, True)
+    async with empty_server(tmp_path / "other") as (other, restored):
+        assert command(other, "operator", "restore", lacking).returncode == 0
+        assert [stored.seq for stored in await read(restored.bus, STREAM, ["*.evt.>"])] == [1, 3]

@@ -52,3 +52,5 @@ class StreamFacts:
     last_seq: int
     kept_s: float | None
     """Age at which its messages go; None: never."""
+    unreadable: str = ""
+    """Which of its messages cannot be read, in words; empty: none that is known."""

@@ -167,7 +167,7 @@ class ServiceView(Answer):
 
 AlertName = Literal[
     "StrettoPartitionWithoutOwner", "StrettoServiceGone", "StrettoStreamFilling", "StrettoStreamFull",
-    "StrettoGatewayNotReady", "StrettoCheckpointLate",
+    "StrettoStreamDamaged", "StrettoGatewayNotReady", "StrettoCheckpointLate",
 ]  # fmt: skip
 
 

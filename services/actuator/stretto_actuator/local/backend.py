@@ -30,7 +30,7 @@ from .boxes import Boxes, boxes_of, launch_of
 from .control_groups import Cgroups, Group
 from .ends import Ends
 from .processes import PodProcesses, integer
-from .records import PRIVATE, Record, Records
+from .records import PRIVATE, Record, Records, clear_spans
 
 LOG_BYTES = 1500
 ASK_AGAIN_S = 2.0
@@ -210,11 +210,13 @@ class LocalBackend:
     # starting --------------------------------------------------------------------------------------------------
 
     def _clear(self) -> None:
-        """Remove the folders of pods whose events have aged out, unless their job goes on: names must stay used."""
+        """Remove the folders of pods whose events have aged out, and their spans, unless their job goes on: names must
+        stay used."""
         now = self._clock()
         if now - self._cleared_at_s >= CLEAR_EVERY_S:
             self._cleared_at_s = now
             self._records.clear(now - EVENTS_KEPT_S, self._following)
+            clear_spans(self._state / "spans", now - EVENTS_KEPT_S, self._following)
 
     def _start(self, spec: PodSpec, given: Given, folder: Path, lock: int) -> None:
         group = self._cgroups.group(f"{spec.job}.{spec.pod}")

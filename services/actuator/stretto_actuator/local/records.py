@@ -157,6 +157,16 @@ class Records:
                     done.parent.parent.rmdir()
 
 
+def clear_spans(spans: Path, before_s: float, but: Container[str]) -> None:
+    """Remove the folders of spans to which no pod has written since then, except those of the jobs in ``but``."""
+    for folder in spans.glob("*/"):
+        with contextlib.suppress(OSError):
+            if folder.is_symlink() or not folder.is_dir() or folder.name in but:
+                continue
+            if max(each.lstat().st_mtime for each in (folder, *folder.iterdir())) < before_s:
+                _remove(folder)
+
+
 def _remove(folder: Path) -> None:
     """Remove a folder as far as possible. What a pod has laid into it may be deeper than Python's stack."""
     try:

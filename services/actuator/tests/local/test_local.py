@@ -20,7 +20,7 @@ from stretto_actuator.local import control_groups as limits
 from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.local.control_groups import Cgroups, Group
 from stretto_actuator.local.processes import PodProcesses
-from stretto_actuator.local.records import Record
+from stretto_actuator.local.records import Record, clear_spans
 
 from tests.waits import until
 
@@ -428,3 +428,18 @@ async def test_files_of_a_pod_are_there_when_it_starts_and_gone_with_it(folder: 
     await backend.forget("j", "worker-0")
     assert not file.parent.exists()
     assert await backend.logs("j", "worker-0", 9) == "{}", "its log stays"
+
+
+def test_spans_of_long_ago_go_unless_their_job_goes_on(tmp_path: Path) -> None:
+    for job in ("old", "live", "young"):
+        (tmp_path / job).mkdir()
+        (tmp_path / job / "worker-0.jsonl").write_text("{}\n")
+        written_s = 2000.0 if job == "young" else 100.0
+        for path in (tmp_path / job / "worker-0.jsonl", tmp_path / job):
+            os.utime(path, (written_s, 200.0 if path.is_dir() and job == "young" else written_s))
+    (tmp_path / "dispatcher.jsonl").write_text("{}\n")
+    os.utime(tmp_path / "dispatcher.jsonl", (100.0, 100.0))
+    (tmp_path / "link").symlink_to(tmp_path / "young")
+    clear_spans(tmp_path, 1000.0, {"live"})
+    assert {path.name for path in tmp_path.iterdir()} == {"live", "young", "dispatcher.jsonl", "link"}
+    assert (tmp_path / "young" / "worker-0.jsonl").exists()

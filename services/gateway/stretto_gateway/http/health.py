@@ -28,6 +28,7 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "stored bytes over the bound of the bucket, the audit log",
     ),
     ("stretto_bus_refuses", "gauge", ("service",), "1: the bus stores nothing"),
+    ("stretto_stream_damaged_messages", "gauge", ("service", "stream"), "messages of the stream that cannot be read"),
     (STARTS, "histogram", (), "time from submission to the first step, of the jobs in the view"),
 )
 """Name, kind, labels and meaning of every metric of the gateway."""
@@ -44,7 +45,8 @@ def routes(gateway: Gateway) -> APIRouter:
     @router.get("/readyz")
     async def readyz() -> PlainTextResponse:
         stores = [gateway.bus.refuses] if gateway.bus.refuses else []
-        lines = [gateway.follower.lacks or "ready", *stores, *warnings(gateway.fullness.shares).values()]
+        found = [*stores, *warnings(gateway.fullness.shares).values(), *gateway.soundness.warnings]
+        lines = [gateway.follower.lacks or "ready", *found]
         return PlainTextResponse("\n".join(lines) + "\n", 200 if gateway.follower.ready else 503)
 
     @router.get("/metrics")
@@ -68,6 +70,10 @@ def exposition(gateway: Gateway) -> str:
             f'{{service="gateway",stream="{stream}"}} {share:g}' for stream, share in gateway.fullness.shares.items()
         ),
         "stretto_bus_refuses": [f'{{service="gateway"}} {int(bool(gateway.bus.refuses))}'],
+        "stretto_stream_damaged_messages": (
+            f'{{service="gateway",stream="{stream}"}} {damage.messages}'
+            for stream, damage in gateway.soundness.damages.items()
+        ),
         STARTS: _starts([waited_s for view in projection.jobs.values() if (waited_s := start_s(view)) is not None]),
     }
     lines = (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from stretto_bus.damage import Damage
 from stretto_wire.contract.registry import PARTITIONS
 from stretto_wire.rest.answers import AlertName, AlertView, ServiceView
 from stretto_wire.rest.views import JobView
@@ -42,6 +43,14 @@ def of_bus(refuses: str) -> Iterator[AlertView]:
     """
     if refuses:
         yield AlertView(alert="StrettoStreamFull", subject="bus", detail=refuses)
+
+
+def of_damages(damages: Mapping[str, Damage], told_all: bool) -> Iterator[AlertView]:
+    """Yield the alerts about streams with messages that cannot be read. Subjects name jobs of all teams, so only those
+    are ``told_all`` who read all teams' jobs."""
+    for stream, damage in damages.items():
+        detail = str(damage) if told_all else damage.place
+        yield AlertView(alert="StrettoStreamDamaged", subject=stream, detail=detail)
 
 
 def of_jobs(views: Iterable[JobView], now_s: float) -> Iterator[AlertView]:

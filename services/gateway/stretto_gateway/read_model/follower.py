@@ -16,9 +16,9 @@ import structlog
 from stretto_bus.faults import Fault
 from stretto_messages.base import Message
 from stretto_messages.planner import HistoryRecorded
+from stretto_runtime.spent_names import DamagedNames, SpentShard, by_shard
 
 from ..streams.retention import Retention
-from ..streams.spent_names import DamagedNames, SpentShard, by_shard
 from ..streams.stored_events import StoredEvent, trace_id_of
 from .projection import Projection
 

@@ -22,6 +22,10 @@ COMPARED_MAX = 500
 """Number of names, the latest, with which an unknown name is compared: some 10 ms, in which nobody else is served."""
 
 
+NO_TEAM = ""
+"""No team has this name, so that those alone may read its jobs who may read all teams'."""
+
+
 class JobViews:
     """Views of the jobs of one projection, for those who may read them."""
 
@@ -65,6 +69,8 @@ class JobViews:
         """Check that a job may be read. Raises Problem 404, which is the same for an unknown job and a job of another
         team."""
         view = self._projection.jobs.get(job)
+        if self._follower.ready and view is None and reads(NO_TEAM) and self._follower.retention.is_spent(job):
+            raise forgotten(job)
         if self._follower.ready and (view is None or not reads(view.team)):
             raise no_such_job(job, [each.name for each in self._projection.readable(reads)])
         if view is not None and not reads(view.team):
@@ -131,6 +137,18 @@ def not_ready(job: str, lacks: str) -> Problem:
         value=job,
         remedy="try again in a second",
         headers={"Retry-After": "1"},
+    )
+
+
+def forgotten(job: str) -> Problem:
+    """Refuse a request about a job whose name alone is left."""
+    return Problem(
+        404,
+        "no-such-job",
+        f"nothing but its name is known of the job {job}: it ended long ago, or the store that knew it was given up",
+        field="job",
+        value=job,
+        remedy="its checkpoints may still lie in their store, and its logs with them",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, cast, get_args
 
 import stretto_wire as wire
 import structlog
+from stretto_bus.damage import Damage
 from stretto_messages.actuator import GetPodLog, GetPodLogReply
 from stretto_runtime.restorations import Restoration
 from stretto_runtime.streams import Streams
@@ -30,7 +31,7 @@ from stretto_wire.rest.views import OVER
 from ..problems import Problem
 from ..read_model import alerts
 from ..read_model.follower import Follower
-from ..read_model.job_views import JobViews
+from ..read_model.job_views import NO_TEAM, JobViews
 from ..read_model.projection import Reads
 from ..settings import GatewaySettings
 from ..streams.stored_events import EventSource, Selection
@@ -74,7 +75,7 @@ class Informant(PodAsker, EventSource, Protocol):
 class Inquiries:
     """Answers to users' questions, from the projection, services, pods and stored events.
 
-    ``shares``: used shares of the streams, by name.
+    ``shares``: used shares of the streams, by name; ``damages``: of those with messages that cannot be read.
     """
 
     def __init__(
@@ -84,12 +85,14 @@ class Inquiries:
         views: JobViews,
         submissions: Submissions,
         shares: Mapping[str, float],
+        damages: Mapping[str, Damage],
         bus: Informant,
         clock: Callable[[], float],
     ) -> None:
         self._settings, self._timeout_s = settings, settings.call_timeout_s
         self._follower, self._projection, self._views = follower, follower.projection, views
         self._submissions, self._shares, self._bus, self._clock = submissions, shares, bus, clock
+        self._damages = damages
         self._arbiter = cluster.Arbiter(bus, settings.call_timeout_s, clock)
         self._services = cluster.Shared(lambda _: bus.services(), clock)
         self._collector = Collector.at(settings.traces_url, settings.traces_headers)
@@ -120,6 +123,7 @@ class Inquiries:
             *alerts.of_bus(self._bus.refuses),
             *alerts.of_services(services),
             *alerts.of_streams(self._shares),
+            *alerts.of_damages(self._damages, reads(NO_TEAM)),
             *alerts.of_jobs(self._projection.readable(reads), self._clock()),
         ]
         if not self._follower.ready:
@@ -181,7 +185,8 @@ class Inquiries:
         """Return stored messages that a replay of a job reads, as lines of JSON. Raises Problem 400, 404, and Fault."""
         self._views.view(job)
         journal.check(job, excerpt)
-        return journal.lines(self._bus.streams, excerpt)
+        damage = self._damages.get(excerpt.stream)
+        return journal.lines(self._bus.streams, excerpt, str(damage) if damage is not None else "")
 
     async def pod_log(self, job: str, pod: str, lines: int) -> tuple[str, bool]:
         """Return the last lines of the log of a pod, which may have ended.

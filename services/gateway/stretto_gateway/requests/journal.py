@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from itertools import combinations
 
 import structlog
@@ -93,10 +94,11 @@ def _unusable(text: str, subject: str, remedy: str) -> Problem:
     return Problem(400, "bad-request", text, field="subject", value=subject, remedy=remedy)
 
 
-async def lines(streams: Streams, excerpt: Excerpt) -> AsyncGenerator[bytes]:
+async def lines(streams: Streams, excerpt: Excerpt, unreadable: str = "") -> AsyncGenerator[bytes]:
     """Yield an excerpt in parts of whole lines: the stream's facts, the messages, the end. Only the facts raise
-    Fault."""
-    part = bytearray(_FACTS.dump_json(await streams.facts(excerpt.stream)) + b"\n")
+    Fault. ``unreadable``: what is known to be damaged, in words."""
+    facts = replace(await streams.facts(excerpt.stream), unreadable=unreadable)
+    part = bytearray(_FACTS.dump_json(facts) + b"\n")
     count, reason = 0, None
     try:
         async with aclosing(streams.scan(excerpt)) as source:

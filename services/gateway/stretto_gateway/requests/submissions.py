@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping
 
 import stretto_wire as wire
 from stretto_messages.base import DEFAULT_TEAM
+from stretto_runtime.spent_names import DamagedNames
 from stretto_wire.contract.registry import STATE
 
 from ..problems import Problem
 from ..read_model.follower import Follower
 from ..read_model.job_views import JobViews, not_ready
 from ..settings import GatewaySettings
-from ..streams.spent_names import DamagedNames
 from . import checks
 from .bus_roles import Publisher
 from .team_bytes import TeamBytes

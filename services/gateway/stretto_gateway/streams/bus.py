@@ -11,6 +11,7 @@ from contextlib import aclosing
 import stretto_wire as wire
 import structlog
 from stretto_bus import Bus, BusFault, CallRefused, Client
+from stretto_bus.damage import Damage, find_damage
 from stretto_bus.faults import Fenced
 from stretto_bus.newest import newest
 from stretto_bus.ordered_consumer import OrderedConsumer, Stored, follow, read, scan
@@ -20,19 +21,17 @@ from stretto_messages.base import Message
 from stretto_runtime.owner.reports import RANGE_MAX, TURN_S, thinned
 from stretto_runtime.process.telemetry import Tracing
 from stretto_runtime.restorations import Restoration, restorations
+from stretto_runtime.spent_names import KEPT, SpentShard, replace_shard, spent_shards
 from stretto_runtime.streams import BusStreams
 from stretto_wire.contract.registry import AUDIT, AUDIT_SUBJECT, PARTITIONS, SERVICES, STATE, STATE_PREFIX
 from stretto_wire.rest.answers import ServiceView
 
 from ..problems import Problem, kind_of
-from .spent_names import SpentShard
 from .stored_events import NewestEvents, Selection, StoredEvent, trace_id_of
 
 NAME = "gateway"
 SEARCHES = 4
 """Searches for the newest events at once: each search makes up to some thirty consumers, one after the other."""
-KEPT = f"{STATE_PREFIX}kept.gateway."
-SPENT = f"{KEPT}spent."
 REMOVED = {"Nats-TTL": "60s"}
 """Headers of a marker that removes an entry; the marker itself expires."""
 log = structlog.get_logger("stretto.gateway")
@@ -155,22 +154,20 @@ class StreamBus:
 
     async def spent(self, number: int | None = None) -> dict[int, SpentShard]:
         """Return the parts of the spent names by number: all, or the one of ``number``."""
-        which = "*" if number is None else str(number)
-        stored = await read(self._bus, STATE, [f"{SPENT}{which}"], deliver_policy="last_per_subject")
-        return {int(part.subject.removeprefix(SPENT)): SpentShard(part.data, part.seq) for part in stored}
+        return await spent_shards(self._bus, number)
 
     async def spend(self, number: int, packed: bytes, last: int) -> SpentShard | None:
         """Replace a part of the spent names; None if another replica has replaced the part since ``last``. Raises
         BusFault."""
-        subject = f"{SPENT}{number}"
-        try:
-            return SpentShard(packed, await self._bus.store(subject, packed, Fence(subject, last).headers()))
-        except Fenced:
-            return None
+        return await replace_shard(self._bus, number, packed, last)
 
     async def restorations(self) -> list[Restoration]:
         """Return the restorations from backups that this installation remembers. Raises BusFault."""
         return await restorations(self._bus)
+
+    async def damage(self, stream: str) -> Damage | None:
+        """Return the damage of a stream; None: all its messages can be read. Raises BusFault."""
+        return await find_damage(self._bus, stream)
 
     async def fullness(self, stream: str) -> float:
         """Return the used share of the stream's bytes; 0 without a bound. Raises BusFault."""

@@ -21,11 +21,10 @@ from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import DataPartition
+from stretto_runtime.spent_names import DamagedNames, SpentNames, SpentShard
 from stretto_wire.codec import adapter_of
 from stretto_wire.contract.registry import EVENTS_KEPT_S
 from stretto_wire.rest.views import OVER, JobView
-
-from .spent_names import DamagedNames, SpentNames, SpentShard
 
 BEFORE_S = 24 * 3600
 """Time before the end of an ended job's last events at which the job is forgotten."""

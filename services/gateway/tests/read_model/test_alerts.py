@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 import yaml
+from stretto_bus.damage import Damage
 from stretto_gateway.read_model import alerts
 from stretto_gateway.read_model.projection import Projection
 from stretto_wire.contract.registry import PARTITIONS, SERVICES
@@ -46,6 +47,14 @@ def test_a_stream_that_fills_fires_one_alert() -> None:
     shares = {"EMPTY": 0.7, "FILLING": 0.71, "FULL": 0.95}
     found = {one.subject: one.alert for one in alerts.of_streams(shares)}
     assert found == {"FILLING": "StrettoStreamFilling", "FULL": "StrettoStreamFull"}
+
+
+def test_a_stream_with_messages_that_cannot_be_read_fires_and_names_jobs_to_those_who_read_all() -> None:
+    damages = {"STRETTO": Damage("STRETTO", ((7, 7),), {"3.evt.v1.gateway.job-submitted.b": 1})}
+    ((told,), (hidden,)) = (tuple(alerts.of_damages(damages, told_all)) for told_all in (True, False))
+    assert (told.alert, told.subject) == ("StrettoStreamDamaged", "STRETTO")
+    assert told.detail.endswith("sequence 7; subject 3.evt.v1.gateway.job-submitted.b (job b)")
+    assert hidden.detail.endswith("sequence 7")
 
 
 def test_a_job_that_trains_without_a_checkpoint_fires() -> None:

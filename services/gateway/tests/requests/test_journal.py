@@ -212,6 +212,9 @@ class Breaking:
             yield Stored(seq, 0.0, "a", {}, bytes(1000))
         raise BusFault("the server stopped in the middle")
 
+    async def unreadable(self) -> list[str]:
+        return []
+
 
 async def test_a_fault_in_the_middle_is_the_last_line() -> None:
     body = b"".join([part async for part in journal.lines(Breaking(3), Excerpt(subject=("a",)))])

@@ -13,9 +13,9 @@ from stretto_bus.faults import CallTimeout
 from stretto_gateway.problems import Problem
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import GatewaySettings
-from stretto_gateway.streams.spent_names import SpentShard, shard_of
 from stretto_messages.base import Message
 from stretto_runtime.settings import TeamQuota
+from stretto_runtime.spent_names import SpentShard, shard_of
 from stretto_wire.contract.registry import EVENTS_KEPT_S, STATE
 from stretto_wire.findings import Finding
 

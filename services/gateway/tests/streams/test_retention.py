@@ -13,10 +13,10 @@ from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import ENDED_BYTES, GatewaySettings
 from stretto_gateway.streams.retention import Retention
-from stretto_gateway.streams.spent_names import SpentShard
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import example_of
 from stretto_messages.gateway import JobCancelled
+from stretto_runtime.spent_names import SpentShard
 from stretto_wire.contract.registry import EVENTS_KEPT_S
 from stretto_wire.rest.views import JobView
 

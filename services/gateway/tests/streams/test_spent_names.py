@@ -18,12 +18,12 @@ from stretto_bus.tasks import end
 from stretto_gateway.problems import Problem
 from stretto_gateway.service import Gateway
 from stretto_gateway.settings import ENDED_BYTES, GatewaySettings
-from stretto_gateway.streams.bus import KEPT, SPENT, StreamBus
+from stretto_gateway.streams.bus import StreamBus
 from stretto_gateway.streams.retention import EndedJobs
-from stretto_gateway.streams.spent_names import DamagedNames, SpentNames, SpentShard, by_shard, shard_of
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime.process.telemetry import Tracing
+from stretto_runtime.spent_names import KEPT, SPENT, DamagedNames, SpentNames, SpentShard, by_shard, shard_of
 from stretto_wire.contract.registry import EVENTS_KEPT_S, STATE
 
 from tests.live_bus import live_bus
@@ -111,6 +111,10 @@ async def test_of_jobs_of_long_ago_only_the_names_stay_whichever_replica_forgets
             for job in jobs:
                 with pytest.raises(Problem, match="ended long ago"):
                     await gateway.submissions.submit(spec(job), "somebody")
+            with pytest.raises(Problem, match=f"nothing but its name is known of the job {jobs[0]}"):
+                gateway.views.check_readable(jobs[0], lambda team: True)
+            with pytest.raises(Problem, match="there is no job"):
+                gateway.views.check_readable(jobs[0], lambda team: team == "ads")
 
 
 def large(job: str) -> wire.JobSpec:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -59,12 +60,19 @@ def restore(
 
 async def _restore(folder: Path, source: Path, replace: bool) -> Restored:
     from stretto_installation.backup import restore as restore_streams
-    from stretto_installation.one_machine.bus import started_alone
+    from stretto_installation.known_streams import named
+    from stretto_installation.one_machine.bus import known_streams, started_alone
     from stretto_installation.provision import streams
     from stretto_installation.settings import StreamsSettings
 
     settings = StreamsSettings.of_streams()
+    configs, now_s = streams(settings), time.time()
+    known = known_streams(folder, os.environ.get("STRETTO_CHECKPOINTS_STORE_URL", ""), forget=True)
     async with started_alone(folder, "restore") as client:
-        return await restore_streams(
-            client.bus, source, streams(settings), time.time(), replace, lambda line: complaints.print(line)
+        restored = await restore_streams(
+            client.bus, source, configs, now_s, replace, lambda line: complaints.print(line)
         )
+        names = [config["name"] for config in configs]
+        if forgotten := await known.settle(client.bus, names, settings.rest_s, now_s):
+            complaints.print(f"not in the backup, their names never to be given again: {named(forgotten)}")
+        return restored

@@ -3,30 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
+from rich.text import Text
 from stretto_client import figures
 
 from ... import render
 from ...command import command
-from ...options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer
+from ...errors import CliError
+from ...options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer, connect
 
 
 @command("Installation", "stretto status -o json | jq .ready")
 def status(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = OutputForm.TABLE) -> None:
-    """Show every process: ready or not and why, memory, processor time, restarts. Exit status 1 if one is not ready."""
+    """Show every process: ready or not and why, memory, processor time, restarts; and the alerts that hold now.
+
+    Exit status 1 if a process is not ready.
+    """
     from stretto_installation.one_machine.state import describe
 
     rows = asyncio.run(_processes(folder))
     ready = all(row["ready"] for row in rows)
-    report = {**describe(folder), "ready": ready, "processes": rows}
+    report = {**describe(folder), "ready": ready, "processes": rows, "alerts": _alerts(folder)}
     answer(output, report, lambda: _table(report))
     if not ready:
         raise typer.Exit(1)
+
+
+def _alerts(folder: Path) -> list[dict[str, Any]]:
+    """Return the alerts that the gateway judges; none if it does not answer, which its row says."""
+    with contextlib.suppress(CliError), connect(folder, None, None) as gateway:
+        return list(gateway.alerts()["firing"])
+    return []
 
 
 async def _processes(folder: Path) -> list[dict[str, Any]]:
@@ -80,4 +93,9 @@ def _table(report: dict[str, Any]) -> RenderableType:
     total = sum(row["resident_bytes"] for row in report["processes"])
     lacking = [row for row in report["processes"] if not row["ready"] and row["why"]]
     why = [f"[red]{row['name']}[/red]: {escape(row['why'])}" for row in lacking]
-    return Group(made, *why, f"[dim]{figures.size(total)} resident; gateway {report['gateway_url']}[/dim]")
+    warnings = [Text(f"warning: {warning}", style="yellow") for warning in report["warnings"]]
+    alerts = [
+        Text(f"{alert['alert']} {alert['subject']}: {alert['detail']}", style="red") for alert in report["alerts"]
+    ]
+    resident = f"[dim]{figures.size(total)} resident; gateway {report['gateway_url']}[/dim]"
+    return Group(made, *why, *warnings, *alerts, resident)

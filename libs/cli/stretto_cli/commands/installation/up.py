@@ -40,6 +40,14 @@ def up(
         list[str] | None,
         typer.Option("--set", help="Setting of a service, e.g. STRETTO_ARBITER_SETTLE_S=10; may be repeated."),
     ] = None,
+    forget: Annotated[
+        bool,
+        typer.Option(
+            "--forget",
+            help="Take a store of the bus that is empty, damaged, older or another's as it is. Jobs that are not in it "
+            "are forgotten: their files stay, their names are never given again.",
+        ),
+    ] = False,
     output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Start NATS, Redis, the eight services and the gateway, all on loopback, and keep them alive.
@@ -53,7 +61,7 @@ def up(
     from stretto_installation.one_machine.state import describe
     from stretto_installation.one_machine.supervisor import run
 
-    options = StartOptions(folder, cpu_cores, memory, port, _settings(settings or []))
+    options = StartOptions(folder, cpu_cores, memory, port, _settings(settings or []), forget)
     quiet = output is OutputForm.JSON
     if detach:
         state = start_detached(options)

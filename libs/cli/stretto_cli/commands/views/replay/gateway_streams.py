@@ -22,12 +22,15 @@ class GatewayStreams:
 
     def __init__(self, gateway: Documents, job: str) -> None:
         self._gateway, self._job = gateway, job
+        self._unreadable: dict[Stream, str] = {}
 
     async def facts(self, stream: Stream) -> StreamFacts:
         """Return the facts of a stream now."""
         with translated():
             first, *_ = self._gateway.journal(self._job, parameters_of(Excerpt(stream=stream)))
-            return read(StreamFacts, first)
+            facts = read(StreamFacts, first)
+            self._unreadable[stream] = facts.unreadable
+            return facts
 
     async def scan(self, excerpt: Excerpt) -> AsyncGenerator[Stored]:
         """Yield the messages of ``excerpt`` that are stored now."""
@@ -36,3 +39,7 @@ class GatewayStreams:
             for line in lines:
                 found = read(StoredMessage, line)
                 yield Stored(found.seq, found.time_s, found.subject, found.headers, found.data)
+
+    async def unreadable(self) -> list[str]:
+        """Return what the gateway has found that cannot be read."""
+        return [text for text in self._unreadable.values() if text]

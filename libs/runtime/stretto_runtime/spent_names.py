@@ -13,6 +13,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from stretto_bus.bus import Bus
+from stretto_bus.faults import Fenced
+from stretto_bus.ordered_consumer import read
+from stretto_bus.writer import Fence
+from stretto_wire.contract.registry import STATE, STATE_PREFIX
+
+KEPT = f"{STATE_PREFIX}kept.gateway."
+"""Prefix of the entries of jobs that outlive their events."""
+SPENT = f"{KEPT}spent."
 SHARDS = 256
 LEVEL = 9
 
@@ -65,3 +74,28 @@ def by_shard(names: Iterable[str]) -> dict[int, list[str]]:
     for name in names:
         found.setdefault(shard_of(name), []).append(name)
     return found
+
+
+async def spent_shards(bus: Bus, number: int | None = None) -> dict[int, SpentShard]:
+    """Return the stored parts by number: all, or the one of ``number``. Raises BusFault."""
+    which = "*" if number is None else str(number)
+    stored = await read(bus, STATE, [f"{SPENT}{which}"], deliver_policy="last_per_subject")
+    return {int(part.subject.removeprefix(SPENT)): SpentShard(part.data, part.seq) for part in stored}
+
+
+async def replace_shard(bus: Bus, number: int, packed: bytes, last: int) -> SpentShard | None:
+    """Replace a part; None if somebody else has replaced the part since ``last``. Raises BusFault."""
+    subject = f"{SPENT}{number}"
+    try:
+        return SpentShard(packed, await bus.store(subject, packed, Fence(subject, last).headers()))
+    except Fenced:
+        return None
+
+
+async def spend(bus: Bus, names: Iterable[str]) -> None:
+    """Store names that are never to be given again. Raises BusFault, DamagedNames."""
+    for number, part in by_shard(names).items():
+        done = None
+        while done is None:
+            shard = (await spent_shards(bus, number)).get(number, SpentShard())
+            done = await replace_shard(bus, number, shard.joined_by(part), shard.seq)
