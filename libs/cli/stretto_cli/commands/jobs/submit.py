@@ -34,8 +34,8 @@ def submit(
         typer.Option(
             "--follow",
             "-f",
-            help="Print the job's events until it ends; the command fails if the job does, gave samples up, or its "
-            "result is not stored.",
+            help="Print the job's events until it ends; the command fails if the job does, or its result lacks "
+            "something: samples, stored parameters or its evaluation.",
         ),
     ] = False,
 ) -> None:
