@@ -299,6 +299,8 @@ export interface Evaluation {
   /** Area under the ROC curve of that output; 0.5 without one. */
   auc: number;
   metrics?: Array<MetricValue>;
+  /** what the loss is: `log loss`, or the model's own by name; empty: not told by its writer */
+  loss_name?: string;
 }
 
 /** Quality on the held-out samples while training went on, between these numbers of samples done. */

@@ -244,6 +244,9 @@ def test_the_users_metrics_are_told_apart_from_those_of_all_jobs(metrics: list[t
         "metrics": [{"name": name, "value": value} for name, value in metrics],
     }
     assert render.books({"books": {**BOOKS, "evaluation": evaluation}})[-1] == told
+    evaluation["loss_name"] = "loss TwoTower.compute_loss"
+    named = told.replace("loss", evaluation["loss_name"], 1)
+    assert render.books({"books": {**BOOKS, "evaluation": evaluation}})[-1] == named
 
 
 def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:

@@ -367,6 +367,7 @@ class LearningPoint(View):
     loss: float
     auc: float
     metrics: tuple[MetricValue, ...] = ()
+    loss_name: str = ""
 
 
 @dataclass(slots=True)

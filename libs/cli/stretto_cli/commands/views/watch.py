@@ -144,7 +144,7 @@ def _quality(curve: list[Json], width: int) -> str:
     if len(curve) == 1:
         return f"{quality(curve[0])} {samples}"
     found, own = measures(curve[-1])
-    drawn = "AUC" if "AUC" in found else "loss"
+    drawn = "AUC" if "AUC" in found else next(iter(found))
     values = [measures(point)[0].get(drawn, found[drawn]) for point in curve]
     line = figures.sparkline([value - min(values) for value in values], width)
     told = [f"{name} {value:.4f}" for name, value in found.items() if name != drawn] + [own] * bool(own)

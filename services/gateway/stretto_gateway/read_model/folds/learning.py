@@ -59,6 +59,7 @@ class LearningFold(Fold):
             found.loss,
             found.auc,
             found.metrics,
+            found.loss_name,
         )
         record(self.view.learning, point, CURVE_POINTS)
 
