@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 from collections import Counter
 from typing import Any
 
@@ -17,6 +18,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from .callers import network_of
 
 log = structlog.get_logger("stretto.gateway")
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
+_LENGTHS = re.compile(rb"^(?:content-length|transfer-encoding)[ \t]*:", re.IGNORECASE | re.MULTILINE)
+_LIST_OF_LENGTHS = re.compile(rb"^content-length[^\n]*,", re.IGNORECASE | re.MULTILINE)
 
 
 class Addresses:
@@ -62,6 +66,23 @@ class Addresses:
             return False
 
 
+class OneLength(h11.Connection):
+    """A connection that refuses a request with two statements of its length, on which a proxy may take the other one.
+
+    h11 takes equal lengths for one, and the chunks of a body before a length (RFC 9112, section 6.3).
+    """
+
+    def next_event(self) -> Any:
+        """Return the next event, as h11 does. Raises RemoteProtocolError, also for two lengths."""
+        if self.their_state is h11.IDLE:
+            received = self.trailing_data[0]
+            end = _END_OF_HEAD.search(received)
+            head = received[: end.start()] if end is not None else b""
+            if len(_LENGTHS.findall(head)) > 1 or _LIST_OF_LENGTHS.search(head):
+                raise h11.RemoteProtocolError("a request has one length: one Content-Length, or Transfer-Encoding")
+        return super().next_event()
+
+
 def bounded(addresses: Addresses, headers_s: float) -> type[H11Protocol]:
     """Make uvicorn's protocol with two bounds: connections of one address, and time for the headers of a request."""
 
@@ -72,6 +93,7 @@ def bounded(addresses: Addresses, headers_s: float) -> type[H11Protocol]:
         _late: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
+            self.conn = OneLength(h11.SERVER)
             super().connection_made(transport)
             self._address = self.client[0] if self.client else ""
             if addresses.open(self._address):
