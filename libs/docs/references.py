@@ -467,8 +467,8 @@ def errors() -> str:
         table(("status", "meaning"), statuses),
         "## Ends of jobs\n",
         "Words and colour are those of `stretto jobs`, `watch` and the console, the exit status is that of "
-        "`stretto submit --follow` and `watch`. The event says in `shortfalls` what a finished job lacks, with reason, place "
-        "and remedy, or why it only took longer; webhooks get it as any other event.\n",
+        "`stretto submit --follow` and `watch`. The event says in `shortfalls` what a finished job lacks, with reason, "
+        "place and remedy, or why it only took longer; webhooks get it as any other event.\n",
         table(("end", "words", "colour", "exit status", "event"), _ends()),
         "## Reasons\n",
         table(
@@ -495,8 +495,18 @@ def _ends() -> Iterator[tuple[str, str, str, str, str]]:
     found = shortfalls(state, done, CountsTaken(job="ctr", servers=(), evaluation=None))
     links = {name: f"[{name}](events.md#{name})" for name in ("checkpoint-failed", *sorted(LAST_EVENTS))}
     late = f"{links['job-finished']}, or {links['checkpoint-failed']} after it"
-    ends = [("finished", "all samples are trained, the result is stored and evaluated as the job file wants it", "", True)]
-    ends += [("finished", f"`{one.kind}`: {one.detail.partition(':')[0].partition('; the last')[0]}", one.words, not one.lacking) for one in found]
+    ends = [
+        ("finished", "all samples are trained, the result is stored and evaluated as the job file wants it", "", True)
+    ]
+    ends += [
+        (
+            "finished",
+            f"`{one.kind}`: {one.detail.partition(':')[0].partition('; the last')[0]}",
+            one.words,
+            not one.lacking,
+        )
+        for one in found
+    ]
     ends += [("failed", "the job could not go on", "", True), ("cancelled", "somebody cancelled it", "", True)]
     for status, what, words, complete in ends:
         view = {"name": "ctr", "status": status, "ending": words, "complete": complete, "reason": ""}

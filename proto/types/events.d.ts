@@ -1106,7 +1106,7 @@ export interface ShardRequeued {
   reason: "pod-exited" | "lease-expired" | "released" | "failed" | "straggler";
 }
 
-/** Why a finished job is not just finished. ``words`` follow its state, ``detail`` says why, where and what to do. */
+/** Why a finished job is not just finished. ``words`` follow its state, ``detail`` is reason, place and remedy. */
 export interface Shortfall {
   kind: "given-up" | "not-stored" | "not-evaluated" | "no-data-workers" | "trained-again";
   words: string;

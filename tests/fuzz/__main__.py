@@ -24,6 +24,11 @@ SLOWEST_S = 10
 LIMIT_BYTES = 1 << 16
 
 
+def _check(refused: WireError) -> None:
+    assert refused.findings
+    assert all(str(one).isprintable() for one in refused.findings), refused
+
+
 def job_file(data: bytes) -> None:
     """Read a job file, as YAML and as JSON."""
     try:
@@ -34,8 +39,7 @@ def job_file(data: bytes) -> None:
         try:
             read_job(text, form)
         except WireError as error:
-            assert error.findings
-            assert all(str(one).isprintable() for one in error.findings), error
+            _check(error)
 
 
 def frame(data: bytes) -> None:
@@ -44,7 +48,7 @@ def frame(data: bytes) -> None:
     try:
         decode(channel.message, data[1:])
     except WireError as error:
-        assert error.findings
+        _check(error)
     if len(data) < HEADER_BYTES:
         return
     try:

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [
+    pytest.mark.night,
+    pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="needs atheris of `make setup`"),
+]
 ROOT = Path(__file__).parents[2]
 MINUTES = 10
 SEEDS = {
@@ -17,8 +21,6 @@ SEEDS = {
 }
 
 
-@pytest.mark.night
-@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="needs atheris, which `make setup` installs")
 @pytest.mark.parametrize("reader", SEEDS)
 def test_whatever_bytes_a_reader_gets_it_reads_or_refuses_them(reader: str, tmp_path: Path) -> None:
     corpus = tmp_path / "corpus"

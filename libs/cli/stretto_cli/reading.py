@@ -13,7 +13,6 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-
 from stretto_wire import given_file
 
 from .errors import BadInput

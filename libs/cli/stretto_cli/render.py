@@ -131,10 +131,8 @@ def measures(evaluation: Json) -> tuple[dict[str, float], str]:
     """Return loss and AUC, and the user's own metrics in words. A model without probabilities has no AUC."""
     metrics = {each["name"]: each["value"] for each in evaluation.get("metrics", ())}
     loss = escape(evaluation.get("loss_name") or "loss")
-    if "loss" in metrics:  # published by a model without an output of probabilities
-        found = {loss: metrics.pop("loss")}
-    else:
-        found = {loss: evaluation["loss"], "AUC": evaluation["auc"]}
+    own = metrics.pop("loss", None)  # published by a model without an output of probabilities
+    found = {loss: evaluation["loss"], "AUC": evaluation["auc"]} if own is None else {loss: own}
     return found, ", ".join(f"{escape(name)} {value:.5g}" for name, value in metrics.items())
 
 

@@ -1,5 +1,7 @@
-"""Texts on a terminal: control characters of pods, which a terminal obeys, are shown and not sent, and a terminal without
-UTF-8 gets the nearest characters that it has."""
+"""Texts on a terminal: control characters of pods, which a terminal obeys, are shown and not sent.
+
+A terminal without UTF-8 gets the nearest characters that it has.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ _NEAREST = str.maketrans(
         **{"…": "...", "×": "x", "→": "->", "←": "<-", "✓": "ok", "✗": "x", "●": "*", "’": "'", "“": '"', "”": '"'},
     }
 )
-"""What stands for a character on a terminal that has no place for it."""
+"""Texts that stand for characters on a terminal that has no place for these."""
 NEAREST = "stretto-nearest"
 """Name of the handler of such characters, for streams."""
 

@@ -84,7 +84,9 @@ def test_commands_print_on_a_terminal_without_utf_8(tmp_path: Path, environment:
     told = {}
     for words in (["--help"], ["submit", "é…\udcff.yaml", "-o", "json"], ["submit", "é…\udcff.yaml"]):
         command = [sys.executable, "-m", "stretto_cli.main", *words]
-        done = subprocess.run(command, capture_output=True, env={**os.environ, **environment}, cwd=tmp_path, check=False)
+        done = subprocess.run(
+            command, capture_output=True, env={**os.environ, **environment}, cwd=tmp_path, check=False
+        )
         told[words[-1]] = (done.stdout + done.stderr).decode("ascii")
     assert "stretto demo" in told["--help"]
     assert "cannot read" in json.loads(told["json"])["error"]["message"]

@@ -96,7 +96,7 @@ class GivenUp(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shortfall(Record):
-    """Why a finished job is not just finished. ``words`` follow its state, ``detail`` says why, where and what to do."""
+    """Why a finished job is not just finished. ``words`` follow its state, ``detail`` is reason, place and remedy."""
 
     kind: Literal["given-up", "not-stored", "not-evaluated", "no-data-workers", "trained-again"]
     words: Annotated[str, MaxLen(100)]

@@ -44,7 +44,7 @@ def _endless(pipe: Path) -> None:
 
 def test_a_pipe_into_which_nobody_writes_is_given_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="nothing came for 0.01 s"):
+    with pytest.raises(OSError, match=r"nothing came for 0\.01 s"):
         read_given(tmp_path / "pipe", MOST, silence_s=0.01)
     with pytest.raises(IsADirectoryError):
         read_given(tmp_path, MOST)

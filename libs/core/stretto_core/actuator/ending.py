@@ -68,7 +68,10 @@ def shortfalls(state: ActuatorState, completed: JobCompleted, taken: CountsTaken
 
 
 def not_stored(failure: str, earlier_url: str = "") -> Shortfall | None:
-    """Return that the trained parameters were not stored, if there is a failure. ``earlier_url``: the last ones were."""
+    """Return that the trained parameters were not stored, if there is a failure.
+
+    ``earlier_url``: manifest of the last checkpoint that was stored.
+    """
     if not failure:
         return None
     earlier = f" with checkpoint.restore_from = {earlier_url}, the last one that was stored" if earlier_url else ""
@@ -129,8 +132,8 @@ def _trained_again(state: ActuatorState, completed: JobCompleted) -> Shortfall |
         kind="trained-again",
         words=f"{samples:,} samples trained again" if samples else "returned to a checkpoint",
         detail=bounded(
-            f"parameters were lost and came back from a checkpoint{returned}; {samples:,} samples are known to have been "
-            "trained again, and count once"
+            f"parameters were lost and came back from a checkpoint{returned}; {samples:,} samples are known to have "
+            "been trained again, and count once"
         ),
         lacking=False,
     )

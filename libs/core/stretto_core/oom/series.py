@@ -106,10 +106,11 @@ def growth(problem: SeriesProblem) -> SeriesForecast:
     """Forecast by sub-linear growth of categories times the cost of one, each with its uncertainty.
 
     A capacity runs out if it is below the recommendation or the upper end of the interval, which one job in twenty
-    exceeds: an error of the forecast must not cost the job. From a third of a series, that also warns of a capacity that
-    does: of one 15 % above the need in 37 to 79 % of generated series, of which 5 to 22 % are told as likely (``python -m
-    tests.bench --only forecasts``). A forecast by what is likely alone would miss up to 4 % of the ends. The time is that of the expected course, or, where that
+    exceeds: an error of the forecast must not cost the job. The time is that of the expected course, or, where that
     just stays below, of a stretched course that leads there.
+
+    From a third of a series, 37 to 79 % of generated ones warn of a capacity with 15 % of room at the end, 5 to 22 % as
+    likely (``python -m tests.bench --only forecasts``). By what is likely alone, up to 4 % of the ends are missed.
     """
     last, cost = problem.points[-1], _row_cost(problem.points)
     grown, server = _seen(problem, fit_growth, cost)

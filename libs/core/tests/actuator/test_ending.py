@@ -59,8 +59,8 @@ def test_each_half_success_has_its_words_its_reason_and_its_place() -> None:
     unstored, given_up, unevaluated, again, alone = (each.detail for each in found)
     assert "final checkpoint not stored: no room; mend the store and submit the job under another name" in unstored
     assert given_up == (
-        "4 of 1,000 samples (0.40%) were given up: `stretto audit job` lists them; the last, samples 704 to 707 of day=1 "
-        "in epoch 1: row 704"
+        "4 of 1,000 samples (0.40%) were given up: `stretto audit job` lists them; the last, samples 704 to 707 of "
+        "day=1 in epoch 1: row 704"
     )
     assert unevaluated == "the model was not evaluated on its 50 held-out samples: worker-0: DataError: row 1003"
     assert "returned to checkpoint job-000002; 264 samples are known to have been trained again" in again

@@ -117,7 +117,9 @@ def test_a_loss_over_a_batch_is_that_of_batches_as_the_training_has_them():
         metrics=lambda: None,
     )
     data = SimpleNamespace(partitioned=False, samples=100, batch_size=256, held_out=None)
-    leases = SimpleNamespace(passed=lambda passed: None, current=True, found=[], completed=lambda it: leases.found.append(it))
+    leases = SimpleNamespace(
+        passed=lambda passed: None, current=True, found=[], completed=lambda it: leases.found.append(it)
+    )
     worker: Any = SimpleNamespace(
         program=program,
         _pull=lambda keys: (None, None, None),

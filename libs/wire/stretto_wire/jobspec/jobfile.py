@@ -1,7 +1,7 @@
 """Reader of job files: strict YAML or JSON, each finding with its line and column.
 
-Bare words are those of YAML 1.2: ``1e-3`` is a number, as in every training script, and a date is text. What YAML 1.1
-takes for something else than 1.2, such as ``no``, ``1:30`` and ``010``, is refused: whoever wrote it meant one of the two.
+Bare words are those of YAML 1.2: ``1e-3`` is a number, as in every training script, and a date is text. Words that YAML
+1.1 takes for something else, such as ``no``, ``1:30`` and ``010``, are refused: their writer meant one of the two.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import yaml
 
@@ -70,12 +70,8 @@ def _half_characters(part: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
 class _Loader(yaml.SafeLoader):
     """Safe YAML loader without tags, merge keys and aliases: a few nested aliases expand to gigabytes."""
 
-    yaml_implicit_resolvers = {
-        letter: [
-            (tag, pattern)
-            for tag, pattern in found
-            if tag.rpartition(":")[2] not in ("timestamp", "merge", "value")
-        ]
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
+        letter: [(tag, pattern) for tag, pattern in found if not tag.endswith((":timestamp", ":merge", ":value"))]
         for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -154,7 +150,6 @@ class _Walk:
                 continue
             self.marks[here] = place
             self.visit(value, here)
-
 
     def _check_word(self, node: Any, path: Path) -> None:
         """Note a bare word that two versions of YAML read differently."""

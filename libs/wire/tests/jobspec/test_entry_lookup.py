@@ -1,4 +1,4 @@
-"""What no pod of this machine could import is found before a job has its name."""
+"""Code that no pod of this machine could import is found before a job has its name."""
 
 from __future__ import annotations
 
@@ -49,9 +49,7 @@ def test_what_is_not_there_is_named_with_its_field_and_remedy(code: Path) -> Non
     assert faults("shop.model:Clicks", code) == [
         ("model.entry", f"a module that is there: shop.model is not in {code}; correct it")
     ]
-    assert faults("shop:Clicks", code) == [
-        ("model.entry", f"a name that {code}/shop/__init__.py has: it has none")
-    ]
+    assert faults("shop:Clicks", code) == [("model.entry", f"a name that {code}/shop/__init__.py has: it has none")]
     ((field, remedy),) = faults("shop.bare.deep:inner", code)
     assert (field, remedy) == ("model.entry", f"a name that {code}/shop/bare/deep.py has: Clicks")
     assert faults("no_such:Clicks")[0][1].endswith("set model.path to the folder that holds it")

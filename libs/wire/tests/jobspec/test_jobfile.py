@@ -151,7 +151,10 @@ def test_a_pair_of_escapes_is_one_character() -> None:
         ("name: a\nmodel:\n\t- b\n", "YAML", 3, 1),
         ("name: a\n  b: c\n", "YAML", 2, 4),
         ("a: &x 1\nb: *x\n", "YAML", 2, 4),
-        *((f"name: a\nb: !!{tag}\n", "YAML", 2, 4) for tag in ("bool no", 'int "1:30"', "timestamp x", "set {a}", "x y")),
+        *(
+            (f"name: a\nb: !!{tag}\n", "YAML", 2, 4)
+            for tag in ("bool no", 'int "1:30"', "timestamp x", "set {a}", "x y")
+        ),
         ("name: a\nb: !x [1]\n", "YAML", 2, 4),
         ('{"name": "a",\n "model" 1}', "JSON", 2, 10),
     ],
@@ -185,7 +188,8 @@ def test_a_word_that_two_versions_of_yaml_read_differently_is_refused_where_it_s
 def test_other_words_are_what_they_are_in_the_newer_version() -> None:
     told = "{a: 2026-11-21, b: n, c: 1.2.3, d: 1_000, e: 0x1F, f: true, g: 0, h: -0.5, i: '=', j: 12:99}"
     assert read_job(GOOD.replace("'m:M'", f"'m:M', metadata: {told}")).model.metadata == {
-        "a": "2026-11-21", "b": "n", "c": "1.2.3", "d": 1000, "e": 31, "f": True, "g": 0, "h": -0.5, "i": "=", "j": "12:99",
+        **{"a": "2026-11-21", "b": "n", "c": "1.2.3", "d": 1000, "e": 31, "f": True},
+        **{"g": 0, "h": -0.5, "i": "=", "j": "12:99"},
     }  # fmt: skip
     merged = refused(GOOD + "environment: {<<: {A: x}}\n").findings[0]
     assert (merged.field, merged.line) == ("environment.<<", 4)

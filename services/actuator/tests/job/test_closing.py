@@ -37,7 +37,10 @@ class FakeEdge:
     ("reply", "failure"),
     [
         (EvaluateModelReply(job="a", state="failed", detail="DataError: row 7"), "worker-0: DataError: row 7"),
-        (None, "it was not done within 600 s (STRETTO_ACTUATOR_EVALUATE_TIMEOUT_S); worker-0: worker-0 does not answer"),
+        (
+            None,
+            "it was not done within 600 s (STRETTO_ACTUATOR_EVALUATE_TIMEOUT_S); worker-0: worker-0 does not answer",
+        ),
     ],
 )
 async def test_a_job_that_is_not_evaluated_says_why(reply: EvaluateModelReply | None, failure: str) -> None:

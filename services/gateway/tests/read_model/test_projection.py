@@ -342,8 +342,8 @@ def test_a_final_checkpoint_that_was_not_stored_is_the_reason_of_the_finished_jo
     assert (view.status, view.final_checkpoint_failure) == ("finished", full.reason)
     assert view.reason == (
         "the trained parameters are lost and cannot be exported: final checkpoint not stored: No space left on device; "
-        "mend the store and submit the job under another name with checkpoint.restore_from = file:///store/a-000001/manifest.json, "
-        "the last one that was stored"
+        "mend the store and submit the job under another name with checkpoint.restore_from = "
+        "file:///store/a-000001/manifest.json, the last one that was stored"
     )
     assert summary(view, 9.0).reason == view.reason
     none_before = fold(submitted(), COMPLETED, full, FINISHED).jobs["a"].reason

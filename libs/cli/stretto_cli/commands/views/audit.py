@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from stretto_client import figures
-
 from stretto_messages.books import small_share
 
 from ...command import command

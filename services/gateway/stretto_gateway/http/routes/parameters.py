@@ -56,7 +56,7 @@ def unchanged(held: str | None, tag: str) -> Response | None:
 
 
 def check_query(request: Request) -> None:
-    """Refuse what a route would pass over: a misspelt query parameter, and one that is given twice. Raises Problem 422."""
+    """Refuse what a route would pass over: a misspelt query parameter, and one given twice. Raises Problem 422."""
     known = {each.alias: each.field_info.annotation for each in request.scope["route"].dependant.query_params}
     if any(isinstance(each, type) and issubclass(each, BaseModel) for each in known.values()):
         return  # a model of all parameters, which refuses others itself

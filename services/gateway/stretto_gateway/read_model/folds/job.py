@@ -18,6 +18,7 @@ from .fold import GIVEN_UP_SHOWN, Fold, Returned, push
 RETURNS_LIMIT = 50
 REQUESTS = 100
 
+
 def judge(view: views.JobView) -> None:
     """Say how a finished job ended; the end of its final checkpoint may be known only afterwards."""
     stored = [each.checkpoint for each in view.checkpoints if each.stage in ("stored", "restored") and each.checkpoint]
