@@ -288,6 +288,17 @@ def test_who_sends_too_large_a_body_in_one_go_sees_the_answer(gateway: Running) 
     assert told.startswith(b"HTTP/1.1 413 "), "nobody who asks for leave gets it"
 
 
+@pytest.mark.parametrize("part", [b"[", b'{"a":', b'[{"a":'])
+def test_brackets_in_brackets_are_refused_in_every_body(gateway: Running, part: bytes) -> None:
+    with gateway.http() as http:
+        job = spec()
+        assert http.post("/jobs", json=job).status_code == 201
+        for path in ("/jobs", "/jobs/preview", f"/jobs/{job['name']}/plan", f"/jobs/{job['name']}/data"):
+            for kind in ("application/json", "application/yaml"):
+                answer = http.post(path, content=part * (120_000 // len(part)), headers={"Content-Type": kind})
+                assert 400 <= problem(answer)["status"] < 500, (path, kind)
+
+
 def test_a_misspelt_query_parameter_is_refused_with_the_nearest(gateway: Running) -> None:
     with gateway.http() as http:
         refused = problem(http.get("/jobs", params={"stauts": "training", "owner": ["a", "b"]}))
