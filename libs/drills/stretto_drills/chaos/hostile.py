@@ -100,7 +100,7 @@ def document_for(job: str) -> dict[str, Any]:
     limits = {"count": {"max": 10_000}, "cpu_cores": {"max": 1024.0}}
     return {
         "name": job,
-        "model": {"entry": "hostile:Model"},
+        "model": {"entry": "stretto.examples.wide_deep:WideDeep"},
         "dataset": {"samples": 10**12},
         "resources": {"fixed": True, "workers": limits, "initial": wanted | memory},
     }
