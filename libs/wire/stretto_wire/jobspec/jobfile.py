@@ -11,7 +11,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -70,11 +70,6 @@ def _half_characters(part: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
 class _Loader(yaml.SafeLoader):
     """Safe YAML loader without tags, merge keys and aliases: a few nested aliases expand to gigabytes."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
-        letter: [(tag, pattern) for tag, pattern in found if not tag.endswith((":timestamp", ":merge", ":value"))]
-        for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
-
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             event, remedy = self.peek_event(), "YAML aliases are not accepted: write the value out"
@@ -87,6 +82,10 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
+_Loader.yaml_implicit_resolvers = {
+    letter: [(tag, pattern) for tag, pattern in found if not tag.endswith((":timestamp", ":merge", ":value"))]
+    for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))  # pyright: ignore[reportUnknownMemberType]
 
 
