@@ -24,13 +24,21 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 from stretto.pod.process import EXIT_OK, EXIT_PLATFORM, EXIT_USER
+from stretto_cli import render
+from stretto_cli.commands.jobs.submit import LAST_EVENTS
 from stretto_cli.errors import BadInput, CliError
 from stretto_cli.main import COMMANDS, load
 from stretto_cli.options import OWN_VARIABLES
+from stretto_core.actuator.data_workers import FAILURES_MAX
+from stretto_core.actuator.ending import shortfalls
+from stretto_core.actuator.observations import CountsTaken
+from stretto_core.actuator.state import ActuatorState
 from stretto_forwarder.service import EndpointMetrics
 from stretto_gateway.http.health import METRICS
 from stretto_installation.settings import StreamsSettings
 from stretto_messages.actuator import PodExited, PodPending
+from stretto_messages.books import CompletedBooks, GivenUp
+from stretto_messages.dispatcher import JobCompleted
 from stretto_runtime.process.telemetry import Metrics
 from stretto_runtime.settings import (
     AllowedSettings,
@@ -445,7 +453,7 @@ def alerts() -> str:
 
 
 def errors() -> str:
-    """Return exit statuses and reasons of pods; the problems of the gateway are included."""
+    """Return exit statuses and reasons of pods, and ends of jobs; the problems of the gateway are included."""
     statuses = [
         (str(EXIT_OK), "done, or stopped by a plan"),
         (str(EXIT_PLATFORM), "the platform's fault: the pod is started again (`restarts`)"),
@@ -457,6 +465,11 @@ def errors() -> str:
         "event. [The command](command.md) has its own exit statuses.",
         "## Exit statuses of pods\n",
         table(("status", "meaning"), statuses),
+        "## Ends of jobs\n",
+        "Words and colour are those of `stretto jobs`, `watch` and the console, the exit status is that of "
+        "`stretto submit --follow` and `watch`. The event says in `shortfalls` what a finished job lacks, with reason, "
+        "place and remedy, or why it only took longer; webhooks get it as any other event.\n",
+        table(("end", "words", "colour", "exit status", "event"), _ends()),
         "## Reasons\n",
         table(
             ("event", "field", "one of"),
@@ -468,6 +481,39 @@ def errors() -> str:
         "## Problems of the gateway\n",
         "<!-- body: services/gateway/stretto_gateway/PROBLEMS.md -->\n",
     )
+
+
+def _ends() -> Iterator[tuple[str, str, str, str, str]]:
+    """Return each end of a job, judged as the gateway and the command judge it."""
+    lost = GivenUp(shard=3, offset=0, epoch=0, start=600, length=4, reason="row 600")
+    books = CompletedBooks(fingerprint="0" * 16, given_up=(lost,), samples_recomputed=640)
+    done = JobCompleted(
+        job="ctr", samples=996, samples_abandoned=4, epochs=1, shards=9, requeued=0, started_at_s=0, books=books
+    )
+    state = ActuatorState(job="ctr", evaluate=50, final_checkpoint_failure="no room")
+    state.failures_in_row["data"] = FAILURES_MAX
+    found = shortfalls(state, done, CountsTaken(job="ctr", servers=(), evaluation=None))
+    links = {name: f"[{name}](events.md#{name})" for name in ("checkpoint-failed", *sorted(LAST_EVENTS))}
+    late = f"{links['job-finished']}, or {links['checkpoint-failed']} after it"
+    ends = [
+        ("finished", "all samples are trained, the result is stored and evaluated as the job file wants it", "", True)
+    ]
+    ends += [
+        (
+            "finished",
+            f"`{one.kind}`: {one.detail.partition(':')[0].partition('; the last')[0]}",
+            one.words,
+            not one.lacking,
+        )
+        for one in found
+    ]
+    ends += [("failed", "the job could not go on", "", True), ("cancelled", "somebody cancelled it", "", True)]
+    for status, what, words, complete in ends:
+        view = {"name": "ctr", "status": status, "ending": words, "complete": complete, "reason": ""}
+        colour, _, told = render.state(view)[1:].partition("]")
+        status_of_exit = CliError.status if render.fault_of(view) else 0
+        event = late if "not-stored" in what else links[f"job-{status}"]
+        yield what, code(told.partition("[")[0]), colour, str(status_of_exit), event
 
 
 def _literals(message: type[object], name: str) -> tuple[str, ...]:

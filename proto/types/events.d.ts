@@ -299,6 +299,8 @@ export interface Evaluation {
   /** Area under the ROC curve of that output; 0.5 without one. */
   auc: number;
   metrics?: Array<MetricValue>;
+  /** what the loss is: `log loss`, or the model's own by name; empty: not told by its writer */
+  loss_name?: string;
 }
 
 /** Quality on the held-out samples while training went on, between these numbers of samples done. */
@@ -443,6 +445,8 @@ export interface JobFinished {
   checksum?: string;
   evaluation?: Evaluation | null;
   applied?: AppliedBooks;
+  /** Why the job is not just finished. A final checkpoint that fails later is told by CheckpointFailed. */
+  shortfalls?: Array<Shortfall>;
 }
 
 /** Progress of a job; published every few seconds. */
@@ -1100,6 +1104,15 @@ export interface ShardRequeued {
   /** role and number; a number is never used again within a job */
   pod: string;
   reason: "pod-exited" | "lease-expired" | "released" | "failed" | "straggler";
+}
+
+/** Why a finished job is not just finished. ``words`` follow its state, ``detail`` is reason, place and remedy. */
+export interface Shortfall {
+  kind: "given-up" | "not-stored" | "not-evaluated" | "no-data-workers" | "trained-again";
+  words: string;
+  detail: string;
+  /** The job's result lacks something. False: it has all, and only took longer to get. */
+  lacking: boolean;
 }
 
 /** Parts of the time of a training step (DLRover-RM Eq. 2-5), seconds per step. ``emb_s`` pull of embedding rows, ``grad_s`` local computation, ``upd_s`` slowest update in a parameter server, ``sync_s`` dense pull and push less the update. ``read_s``: the wait until the step's batch was prepared, which no part of the training model explains (GoldMiner, section 3.3). */

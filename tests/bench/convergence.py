@@ -204,7 +204,7 @@ class Job:
             pulled = parameters.pull(keys)
             return pulled.rows, pulled.dense, pulled.state
 
-        found = evaluate(self.program, pull, self.samples, HELD_OUT)
+        found = evaluate(self.program, pull, self.samples, HELD_OUT, 4096)
         parameters.close()
         return {"loss": found.loss, "auc": found.auc}
 

@@ -47,7 +47,7 @@ def quality(model: Any, parameters: Any, samples: int) -> dict[str, float]:
         pulled = parameters.pull(keys)
         return pulled.rows, pulled.dense, pulled.state
 
-    found = evaluate(model, pull, samples, HELD_OUT)
+    found = evaluate(model, pull, samples, HELD_OUT, 4096)
     return {"loss": found.loss, "auc": found.auc}
 
 

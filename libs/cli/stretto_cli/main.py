@@ -7,7 +7,6 @@ the group ``stretto.commands``: the name is the command's, the object a module w
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from typer.main import get_group
 from .command import register
 from .errors import BadInput, CliError, of_installation, of_system
 from .options import check_environment, complaints
+from .terminal import json_text, write_to_any_terminal
 
 ROOMS = {
     **dict.fromkeys(("up", "down", "status", "backup", "restore", "clean"), "installation"),
@@ -96,6 +96,7 @@ class _Group(TyperGroup):
         return super().get_command(ctx, cmd_name)
 
     def main(self, *args: Any, **extra: Any) -> Any:
+        write_to_any_terminal()
         try:
             return super().main(*args, **extra)
         except OSError as error:  # before any command: --install-completion where HOME cannot be written
@@ -126,7 +127,7 @@ class _Group(TyperGroup):
 
 def _report(error: CliError, as_json: bool) -> typer.Exit:
     if as_json and not error.one_line:
-        sys.stderr.write(json.dumps(error.document(), indent=2, ensure_ascii=False) + "\n")
+        sys.stderr.write(json_text(error.document(), 2) + "\n")
     else:
         text = Text.assemble(("error:", "red"), " ", str(error))
         complaints.print(text, soft_wrap=not complaints.is_terminal)

@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn, TypeVar
 
 import typer
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from stretto_wire import given_file
 
 from .errors import BadInput
 
@@ -73,10 +74,7 @@ def refuse(field: str, value: object, expected: str) -> NoReturn:
 def text_of(file: str) -> str:
     """Return the text of the file, or of standard input for "-". Raises BadData."""
     try:
-        if file == "-":
-            return sys.stdin.buffer.read().decode("utf-8-sig")
-        with open(file, encoding="utf-8-sig", newline="") as opened:
-            return opened.read()
+        return given_file.text_of(given_file.read_given(file, given_file.DATA_BYTES))
     except UnicodeDecodeError as error:
         refuse("FILE", file, f"UTF-8 text; byte {error.start} is not")
     except OSError as error:

@@ -25,16 +25,10 @@ DETAIL_CHARACTERS = 160
 _COLOURS = {"finished": "green", "training": "cyan", "failed": "red", "cancelled": "yellow", "waiting": "yellow"}
 
 
-def state(name: str, samples_given_up: int = 0, samples_total: int = 0) -> str:
-    """Return a job's state in its colour; a finished job that gave samples up is a warning."""
-    text = figures.state(name, samples_given_up, samples_total)
-    colour = _COLOURS.get(text, "yellow" if text != name else "white")
-    return f"[{colour}]{text}[/{colour}]"
-
-
-def state_of(view: Json) -> str:
-    """Return the state of a job's view in its colour."""
-    return state(view["status"], view["progress"]["samples_given_up"], view["progress"]["samples_total"])
+def state(found: Json) -> str:
+    """Return the state of a job's view or summary in its colour; a finished job that lacks something is a warning."""
+    colour = _COLOURS.get(found["status"], "white") if found["complete"] else "yellow"
+    return f"[{colour}]{figures.state(found['status'], found['ending'])}[/{colour}]"
 
 
 def table(*columns: str, right: tuple[str, ...] = (), wrapped: str = "") -> Table:
@@ -49,7 +43,7 @@ def head(view: Json) -> str:
     """Return a job's name, state and plan in one line."""
     decided = f"v{view['plan_version']}: {figures.plan(view['plan'])}" if view["plan"] else "no plan yet"
     team = "" if view["team"] == DEFAULT_TEAM else f"  team {view['team']}"
-    return f"[bold]{view['name']}[/bold]{team}  {state_of(view)}  {decided}"
+    return f"[bold]{view['name']}[/bold]{team}  {state(view)}  {decided}"
 
 
 def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableType:
@@ -69,9 +63,7 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
         made.add_row(
             job["name"],
             *([job["team"]] if teamed else []),
-            state(job["status"], job["samples_given_up"], job["samples_total"])
-            if since_s is None
-            else "[red]stalled[/red]",
+            state(job) if since_s is None else "[red]stalled[/red]",
             *([figures.clock(job["submitted_at_s"])] if dated else []),
             f"v{job['plan_version']} {figures.short_plan(job['plan'])}" if job["plan"] else "–",
             f"{share:.0%}",
@@ -80,9 +72,7 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
         if since_s is not None:
             remarks.append(Text(f"{job['name']}: no sample since {figures.clock(since_s)}", style="red"))
         elif job["reason"]:
-            remarks.append(
-                Text(f"{job['name']}: {job['reason']}", style="red" if job["status"] == "finished" else "dim")
-            )
+            remarks.append(Text(f"{job['name']}: {job['reason']}", style="dim" if job["complete"] else "red"))
     return Group(made, *remarks[-REMARKS_SHOWN:])
 
 
@@ -93,17 +83,21 @@ def stalled(since_s: float | None) -> str:
 
 def job_summary(view: Json) -> RenderableType:
     """Return a job's state, reason and books in a few lines."""
-    lines = [f"{view['name']}  {state_of(view)}  {escape(view['reason'])}"]
+    lines = [f"{view['name']}  {state(view)}  {escape(view['reason'])}"]
     return "\n".join(lines + books(view))
 
 
+def is_whole(view: Json) -> bool:
+    """Return whether a job has finished and its result lacks nothing."""
+    return view["status"] == "finished" and view["complete"]
+
+
 def fault_of(view: Json) -> str:
-    """Return what is wrong with the end of a job; empty if it trained all samples and its result is stored."""
-    if view["status"] != "finished":
-        return f"{view['name']} {view['status']}: {view['reason']}"
-    if view["final_checkpoint_failure"] or view["progress"]["samples_given_up"]:
-        return f"{view['name']} finished, but {view['reason']}"
-    return ""
+    """Return what is wrong with the end of a job; empty if its result is whole."""
+    if is_whole(view):
+        return ""
+    but = ", but" if view["status"] == "finished" else ":"
+    return f"{view['name']} {view['status']}{but} {view['reason']}"
 
 
 def books(view: Json) -> list[str]:
@@ -136,10 +130,9 @@ def quality(evaluation: Json) -> str:
 def measures(evaluation: Json) -> tuple[dict[str, float], str]:
     """Return loss and AUC, and the user's own metrics in words. A model without probabilities has no AUC."""
     metrics = {each["name"]: each["value"] for each in evaluation.get("metrics", ())}
-    if "loss" in metrics:  # published by a model without an output of probabilities
-        found = {"loss": metrics.pop("loss")}
-    else:
-        found = {"loss": evaluation["loss"], "AUC": evaluation["auc"]}
+    loss = escape(evaluation.get("loss_name") or "loss")
+    own = metrics.pop("loss", None)  # published by a model without an output of probabilities
+    found = {loss: evaluation["loss"], "AUC": evaluation["auc"]} if own is None else {loss: own}
     return found, ", ".join(f"{escape(name)} {value:.5g}" for name, value in metrics.items())
 
 
@@ -186,6 +179,7 @@ _GISTS: dict[str, Any] = {
     "job-completed": lambda d: f"{d['samples']:,} samples",
     "job-finished": lambda d: (
         f"{d['samples_applied']:,} applied, {d['samples_lost']} lost, {d['samples_repeated']} repeated"
+        + "".join(f"; {one['words']}" for one in d.get("shortfalls", ()))
     ),
     "profile-measured": lambda d: (
         f"plan v{d['plan_version']} {figures.rate(d['throughput'])}, step {figures.seconds(d['step_time_s'])}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from stretto_cli.commands.jobs.logs import BYTES_MAX, LINE_MAX, last_lines
 from stretto_cli.commands.views.trace import TraceSpan, render
-from stretto_cli.terminal import Terminal, json_text
+from stretto_cli.terminal import NEAREST, Terminal, json_text
 
 HOSTILE = "\x1b]0;title\x07 \x1b[2J \x9b31m \u202eevil \x08\x7f"
 
@@ -64,3 +66,28 @@ def test_a_log_that_was_stretched_or_has_one_endless_line_is_read_within_bounds(
     assert "only the last 16 MiB" in capsys.readouterr().err
     os.truncate(log, 8 << 40)
     assert sum(map(len, last_lines(log))) <= LINE_MAX + 50
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+def test_a_terminal_without_utf_8_gets_the_nearest_characters(encoding: str) -> None:
+    told = "3 × worker – 40% █░ → ✓ …".encode(encoding, NEAREST).decode(encoding)
+    assert told.replace("×", "x").replace("–", "-").replace("…", "...") == "3 x worker - 40% #. -> ok ..."
+    assert "日\udcff".encode(encoding, NEAREST) == b"\\u65e5\\udcff"
+    assert "日\udcff".encode("utf-8", NEAREST).decode() == "日\\udcff"
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}],
+)
+def test_commands_print_on_a_terminal_without_utf_8(tmp_path: Path, environment: dict[str, str]) -> None:
+    told = {}
+    for words in (["--help"], ["submit", "é…\udcff.yaml", "-o", "json"], ["submit", "é…\udcff.yaml"]):
+        command = [sys.executable, "-m", "stretto_cli.main", *words]
+        done = subprocess.run(
+            command, capture_output=True, env={**os.environ, **environment}, cwd=tmp_path, check=False
+        )
+        told[words[-1]] = (done.stdout + done.stderr).decode("ascii")
+    assert "stretto demo" in told["--help"]
+    assert "cannot read" in json.loads(told["json"])["error"]["message"]
+    assert told["é…\udcff.yaml"].startswith("error: cannot read ")

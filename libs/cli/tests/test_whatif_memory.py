@@ -30,7 +30,14 @@ def answer(text: str, capacity_gib: float, remaining: float) -> dict[str, Any]:
 
 def test_the_end_is_foreseen_from_the_first_third() -> None:
     found = answer(series(), 16, 2e6)
-    assert set(found) == {"forecast_gib_at_end", "interval_gib", "oom_at_s", "oom_at_samples", "recommended_gib"}
+    assert set(found) == {
+        "forecast_gib_at_end",
+        "interval_gib",
+        "oom_at_s",
+        "oom_at_samples",
+        "oom_is_likely",
+        "recommended_gib",
+    }
     assert found["forecast_gib_at_end"] == pytest.approx(4.5, rel=0.05)
     low, high = found["interval_gib"]
     assert low <= 4.5 <= high

@@ -60,16 +60,9 @@ def share(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
-def small_share(value: float) -> str:
-    """Format a share of 1 in per cent so that a small one does not look like none."""
-    return "<0.1%" if 0 < value < 0.001 else f"{value:.1%}" if value < 0.01 else f"{value:.0%}"
-
-
-def state(status: str, samples_given_up: int, samples_total: int) -> str:
-    """Name the state of a job; of a finished one with the share that it gave up: `finished, 59% given up`."""
-    if status != "finished" or not samples_given_up:
-        return status
-    return f"{status}, {small_share(samples_given_up / samples_total if samples_total else 1.0)} given up"
+def state(status: str, ending: str) -> str:
+    """Name the state of a job; of one that is not just finished with its ending: `finished, 59% given up`."""
+    return f"{status}, {ending}" if ending else status
 
 
 def percent(value: float | None) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stretto_wire import JobSpec, WireError
+from stretto_wire import JobSpec, WireError, given_file
 
 from .errors import Unusable
 
@@ -27,7 +27,7 @@ def text_of(spec: Specification) -> str:
     if isinstance(spec, str) and ("\n" in spec or spec.lstrip().startswith("{")):
         return spec
     try:
-        return Path(spec).read_text(encoding="utf-8")
+        return given_file.text_of(given_file.read_given(spec, given_file.JOB_BYTES))
     except OSError as error:
         raise Unusable(f"cannot read {spec}: {error.strerror}; text of a job has a line feed") from None
     except UnicodeDecodeError as error:

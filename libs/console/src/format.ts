@@ -69,6 +69,16 @@ export function time(seconds: number | null | undefined, now = Date.now()): stri
 
 export const money = (perHour: number | null | undefined): string => (perHour == null ? NONE : `${perHour.toFixed(2)}/h`);
 
+type Evaluation = { loss: number; auc: number; loss_name?: string; metrics?: readonly { name: string; value: number }[] };
+
+/** Loss by its name, AUC and the model's own metrics; a model without an output of probabilities has no AUC. */
+export function quality({ loss, auc, loss_name, metrics = [] }: Evaluation): [string, number][] {
+  const own = metrics.find((one) => one.name === "loss");
+  const found: [string, number][] = [[loss_name || "loss", own?.value ?? loss]];
+  if (!own) found.push(["AUC", auc]);
+  return [...found, ...metrics.filter((one) => one !== own).map((one): [string, number] => [one.name, one.value])];
+}
+
 /** "6 workers, 3 servers" */
 export function plan(plan: { workers: number; ps: number } | null | undefined): string {
   if (!plan) return NONE;

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le, MaxLen, MinLen
 
 from stretto_messages.base import GIB, Bytes, Cores, Count, Message, Name, PodId, RequestId, Seconds, Text, example
-from stretto_messages.books import AppliedBooks
+from stretto_messages.books import AppliedBooks, Shortfall
 from stretto_messages.scenario import APPLIED, JOB, SERVERS, WIDER
 from stretto_messages.values import DATA_WORKERS_MAX, DataWorker, Evaluation, ParameterServer, Plan, Role
 
@@ -243,6 +243,8 @@ class JobFinished(Message):
     checksum: Annotated[str, MaxLen(100)] = ""
     evaluation: Evaluation | None = None
     applied: AppliedBooks = field(default_factory=AppliedBooks)
+    shortfalls: Annotated[tuple[Shortfall, ...], MaxLen(8)] = ()
+    """Why the job is not just finished. A final checkpoint that fails later is told by CheckpointFailed."""
 
 
 example(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Lt, MaxLen
 
@@ -92,6 +92,22 @@ class GivenUp(Record):
     length: Count
     reason: Text
     partition: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall(Record):
+    """Why a finished job is not just finished. ``words`` follow its state, ``detail`` is reason, place and remedy."""
+
+    kind: Literal["given-up", "not-stored", "not-evaluated", "no-data-workers", "trained-again"]
+    words: Annotated[str, MaxLen(100)]
+    detail: Text
+    lacking: bool
+    """The job's result lacks something. False: it has all, and only took longer to get."""
+
+
+def small_share(share: float) -> str:
+    """Format a share of 1 in per cent so that a small one does not look like none."""
+    return "<0.1%" if 0 < share < 0.001 else f"{share:.1%}" if share < 0.01 else f"{share:.0%}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

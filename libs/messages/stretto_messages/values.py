@@ -480,6 +480,11 @@ class CheckpointRef(Record):
 MetricName = Annotated[str, MinLen(1), MaxLen(200)]
 
 
+LossName = Annotated[
+    str, MaxLen(200), Doc("what the loss is: `log loss`, or the model's own by name; empty: not told by its writer")
+]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricValue(Record):
     """A metric that the user compiled into the model."""
@@ -498,6 +503,7 @@ class Evaluation(Record):
     auc: Fraction
     """Area under the ROC curve of that output; 0.5 without one."""
     metrics: Annotated[tuple[MetricValue, ...], MaxLen(64)] = ()
+    loss_name: LossName = ""
 
 
 SCORE_BINS = 256
@@ -526,6 +532,7 @@ class PartialEvaluation(Record):
     negatives: Histogram
     metrics: Annotated[tuple[MetricSum, ...], MaxLen(64)] = ()
     """Those of the metrics compiled by the user that are means."""
+    loss_name: LossName = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

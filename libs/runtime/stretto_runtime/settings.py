@@ -107,7 +107,7 @@ class Settings(BaseSettings):
             SettingsFault: a ``STRETTO_*`` variable is unknown, or a value is refused.
         """
         environ = os.environ if environ is None else environ
-        names = cls._names(component)
+        names = cls.names(component)
         given: dict[str, Any] = {}
         used: dict[str, str] = {}
         for variable in sorted(environ, key=len):  # the longer, more particular name overwrites the shorter
@@ -141,7 +141,8 @@ class Settings(BaseSettings):
         return Login(self.nats_user or user, self.nats_password, self.nats_credentials, self.nats_ca)
 
     @classmethod
-    def _names(cls, component: str) -> dict[str, str]:
+    def names(cls, component: str) -> dict[str, str]:
+        """Return the variables of ``component``, each with its field."""
         names: dict[str, str] = {}
         for field in cls.model_fields:
             names[PREFIX + field.upper()] = field

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretBytes, StringConstraint
 from stretto_runtime import Settings, SettingsFault
 from stretto_wire import CHANNELS
 from stretto_wire.findings import findings_of
+from stretto_wire.given_file import JOB_BYTES, read_given, text_of
 
 EVENTS = tuple(channel.name for channel in CHANNELS if channel.kind == "evt")
 SECRET_PREFIX = "whsec_"
@@ -76,7 +77,7 @@ class EndpointTarget(BaseModel):
             raise SettingsFault(f"{where}: give either secret_file or secret_env")
         if endpoint.secret_file is not None:
             try:
-                text = endpoint.secret_file.read_text()
+                text = text_of(read_given(endpoint.secret_file, JOB_BYTES))
             except (OSError, UnicodeDecodeError) as error:
                 raise SettingsFault(f"{where}: secret_file {endpoint.secret_file} cannot be read: {error}") from None
         else:
@@ -95,7 +96,7 @@ def targets_of(settings: ForwarderSettings, environ: Mapping[str, str] = os.envi
     if path is None:
         return ()
     try:
-        endpoints = _ENDPOINTS.validate_python(yaml.safe_load(path.read_text()) or ())
+        endpoints = _ENDPOINTS.validate_python(yaml.safe_load(text_of(read_given(path, JOB_BYTES))) or ())
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsFault(f"STRETTO_FORWARDER_ENDPOINTS_FILE={path} cannot be read: {error}") from None
     except yaml.YAMLError as error:

@@ -109,7 +109,8 @@ def install(app: FastAPI) -> None:
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         found = findings_of([{**one, "loc": _location(one["loc"])} for one in error.errors()])
-        return answer(request, Problem.of_findings(400, "bad-request", str(found[0]), found[:MOST], len(found)))
+        status = 422 if all(one["loc"][0] == "query" for one in error.errors()) else 400
+        return answer(request, Problem.of_findings(status, "bad-request", str(found[0]), found[:MOST], len(found)))
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)

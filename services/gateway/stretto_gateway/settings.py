@@ -74,6 +74,11 @@ class GatewaySettings(AllowedSettings, ExtendedSettings, TeamsSettings):
     proxies: str = Field(
         "", description="addresses of proxies whose X-Forwarded-For is trusted, separated by commas; *: all"
     )
+    code_is_here: bool = Field(
+        False,
+        description="pods are processes of this machine: a job whose model.entry is in no folder of it is refused; "
+        "`stretto up` sets it",
+    )
     body_bytes: int = Field(128 * 1024, ge=1024, le=4 << 20, description="greatest size of a request body")
     spec_bytes: int = Field(
         64 * 1024, ge=4096, le=128 * 1024, description="greatest size of a job's specification, as it is stored"

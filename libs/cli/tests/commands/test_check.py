@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from stretto_cli.commands.model.check import arguments_of
+from stretto_cli.errors import BadInput
 from stretto_cli.main import app
 from stretto_wire.jobspec.jobfile import read_job
 from typer.testing import CliRunner
@@ -68,3 +69,9 @@ def test_an_argument_without_a_value_is_refused(module: Path) -> None:
 )
 def test_an_argument_is_what_it_would_be_in_a_job_file(text: str, value: object) -> None:
     assert arguments_of([f"x={text}"], None) == {"x": value}
+
+
+def test_a_word_of_two_meanings_is_no_argument() -> None:
+    for word in ("no", "1:30", "010"):
+        with pytest.raises(BadInput, match=f"--set x={word}: .* YAML 1.1"):
+            arguments_of([f"x={word}"], None)

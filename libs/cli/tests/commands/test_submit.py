@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import yaml
 from installed_gateway import Installed, write_spec
+from stretto_cli.commands.jobs.submit import read_spec
 from stretto_cli.main import app
 from stretto_messages.actuator import JobFailed
 from stretto_messages.checkpoints import CheckpointFailed
 from stretto_wire import JobSpec
+from stretto_wire.jobspec.jobfile import read_job
 from typer.testing import CliRunner
 
 from tests.live_bus import finished
@@ -113,7 +115,8 @@ def test_bad_input_is_exit_2_with_the_field_on_stderr_and_nothing_on_stdout(
 
 def test_a_file_that_cannot_be_read_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
-    for file, words in (("none.yaml", "No such file"), ("", "Is a directory"), ("latin.yaml", "not UTF-8")):
+    endless = ("/dev/zero", "larger than 4 MiB, the most that is read")
+    for file, words in (("none.yaml", "No such file"), ("", "Is a directory"), ("latin.yaml", "not UTF-8"), endless):
         refused = CliRunner().invoke(app, ["submit", str(tmp_path / file)])
         assert refused.exit_code == 2
         assert words in refused.stderr
@@ -164,3 +167,13 @@ def test_a_name_that_is_taken_is_exit_2_with_the_remedy(installed: Installed, tm
     refused = installed.stretto("submit", other)
     assert refused.exit_code == 2
     assert "choose another name" in refused.stderr
+
+
+def test_a_relative_path_of_the_model_is_one_beside_the_file_where_pods_see_it(tmp_path: Path) -> None:
+    (tmp_path / "src").mkdir()
+    model = {"entry": "m:M", "path": "src"}
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump({"name": "a", "model": model, "dataset": {"samples": 1}}))
+    sent = {here: read_job(read_spec(tmp_path / "job.yaml", here=here)).model.path for here in (True, False)}
+    assert sent == {True: str(tmp_path / "src"), False: "src"}
+    (tmp_path / "src").rmdir()
+    assert read_job(read_spec(tmp_path / "job.yaml", here=True)).model.path == "src", "the gateway says what is wrong"

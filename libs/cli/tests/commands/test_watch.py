@@ -244,6 +244,9 @@ def test_the_users_metrics_are_told_apart_from_those_of_all_jobs(metrics: list[t
         "metrics": [{"name": name, "value": value} for name, value in metrics],
     }
     assert render.books({"books": {**BOOKS, "evaluation": evaluation}})[-1] == told
+    evaluation["loss_name"] = "loss TwoTower.compute_loss"
+    named = told.replace("loss", evaluation["loss_name"], 1)
+    assert render.books({"books": {**BOOKS, "evaluation": evaluation}})[-1] == named
 
 
 def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
@@ -280,10 +283,10 @@ def test_a_finished_job_that_gave_samples_up_is_told_from_one_that_trained_all_w
         assert "finished, 30% given up" in told
         assert "1,200,000 of 4,000,000 samples" in told
         assert reason in told
-    assert render.state("finished", 3, 1000) == "[yellow]finished, 0.3% given up[/yellow]"
-    assert render.state("finished") == "[green]finished[/green]"
+    assert render.state(found) == "[yellow]finished, 30% given up[/yellow]"
     assert render.fault_of(found) == f"a finished, but {found['reason']}"
-    assert render.fault_of({**found, "progress": {**found["progress"], "samples_given_up": 0}}) == ""
+    again = {**found, "ending": "90 samples trained again", "complete": True}
+    assert (render.state(again), render.fault_of(again)) == ("[green]finished, 90 samples trained again[/green]", "")
 
 
 def test_a_pod_that_cannot_run_yet_is_shown_with_its_reason() -> None:

@@ -61,8 +61,8 @@ class JobFacts:
 
     @property
     def state(self) -> str:
-        """Return the job's state in words; of a finished job with the share of samples that it gave up."""
-        return figures.state(self.status, self.view.progress.samples_given_up, self.view.progress.samples_total)
+        """Return the job's state in words; of one that is not just finished with what its result lacks."""
+        return figures.state(self.status, self.view.ending)
 
     @property
     def is_over(self) -> bool:

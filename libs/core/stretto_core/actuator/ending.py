@@ -1,4 +1,4 @@
-"""The end of a job: its pods stop, and nothing else is wanted any more."""
+"""The end of a job: its pods stop, nothing else is wanted any more, and what its result lacks is said."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from typing import Literal
 
 from stretto_messages.actuator import JobFailed
 from stretto_messages.base import bounded
+from stretto_messages.books import Shortfall, small_share
+from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.values import GIVEN_UP_PERCENT
 
+from stretto_core.actuator import data_workers
+from stretto_core.actuator.observations import CountsTaken
 from stretto_core.actuator.state import ActuatorState, Facts
 
 
@@ -48,4 +52,103 @@ def fail_beyond_samples_given_up(state: ActuatorState, samples: int) -> Facts:
         state,
         f"{samples:,} samples{of_all} were given up, and at most {allowed:,} may be ({bound}): mend the data, or allow "
         f"more by a higher restarts.samples_given_up{last}",
+    )
+
+
+def shortfalls(state: ActuatorState, completed: JobCompleted, taken: CountsTaken) -> tuple[Shortfall, ...]:
+    """Return why the job is not just finished, what weighs most first."""
+    found = (
+        not_stored(state.final_checkpoint_failure),
+        given_up(completed),
+        _not_evaluated(state, taken),
+        _trained_again(state, completed),
+        _without_data_workers(state),
+    )
+    return tuple(each for each in found if each is not None)
+
+
+def not_stored(failure: str, earlier_url: str = "") -> Shortfall | None:
+    """Return that the trained parameters were not stored, if there is a failure.
+
+    ``earlier_url``: manifest of the last checkpoint that was stored.
+    """
+    if not failure:
+        return None
+    earlier = f" with checkpoint.restore_from = {earlier_url}, the last one that was stored" if earlier_url else ""
+    return Shortfall(
+        kind="not-stored",
+        words="not stored",
+        detail=bounded(
+            "the trained parameters are lost and cannot be exported: final checkpoint not stored: "
+            f"{failure.removeprefix('not stored: ')}; mend the store and submit the job under another name{earlier}"
+        ),
+        lacking=True,
+    )
+
+
+def given_up(completed: JobCompleted) -> Shortfall | None:
+    """Return how many samples were never trained, with the last reason; None if none were."""
+    samples = completed.samples_abandoned
+    if not samples:
+        return None
+    total = completed.samples + samples
+    told = completed.books.given_up if completed.books else ()
+    last = told[-1] if told else None
+    return Shortfall(
+        kind="given-up",
+        words=f"{small_share(samples / total)} given up",
+        detail=bounded(
+            f"{samples:,} of {total:,} samples ({samples / total:.2%}) were given up: `stretto audit {completed.job}` "
+            "lists them"
+            + (
+                f"; the last, samples {last.start:,} to {last.start + last.length - 1:,}"
+                f"{last.partition and f' of {last.partition}'} in epoch {last.epoch}: {last.reason}"
+                if last
+                else ""
+            )
+        ),
+        lacking=True,
+    )
+
+
+def _not_evaluated(state: ActuatorState, taken: CountsTaken) -> Shortfall | None:
+    if not state.evaluate or taken.evaluation is not None:
+        return None
+    why = taken.evaluation_failure or "no worker answered"
+    return Shortfall(
+        kind="not-evaluated",
+        words="not evaluated",
+        detail=bounded(f"the model was not evaluated on its {state.evaluate:,} held-out samples: {why}"),
+        lacking=True,
+    )
+
+
+def _trained_again(state: ActuatorState, completed: JobCompleted) -> Shortfall | None:
+    samples = state.samples_undone + (completed.books.samples_recomputed if completed.books else 0)
+    if not samples and not state.returned_to:
+        return None
+    returned = f"; the job returned to checkpoint {state.returned_to}" if state.returned_to else ""
+    return Shortfall(
+        kind="trained-again",
+        words=f"{samples:,} samples trained again" if samples else "returned to a checkpoint",
+        detail=bounded(
+            f"parameters were lost and came back from a checkpoint{returned}; {samples:,} samples are known to have "
+            "been trained again, and count once"
+        ),
+        lacking=False,
+    )
+
+
+def _without_data_workers(state: ActuatorState) -> Shortfall | None:
+    failures = state.failures_in_row["data"]
+    if failures < data_workers.FAILURES_MAX:
+        return None
+    return Shortfall(
+        kind="no-data-workers",
+        words="without data workers",
+        detail=bounded(
+            f"{failures} data workers in a row died, so workers prepared every batch themselves; the last one: "
+            f"{state.data_failure}"
+        ),
+        lacking=False,
     )

@@ -41,11 +41,12 @@ def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str |
     stable = pod.started_at_s is not None and now - pod.started_at_s >= STABLE_S
     failures = 1 if stable else state.failures_in_row[pod.role] + 1
     state.failures_in_row[pod.role] = failures
-    if pod.role == "data":  # the job goes on without it
-        return None
     what = f"{pod.name} ended with exit code {event.exit_code} ({event.reason})"
     why = event.detail.rpartition(f"exit {event.exit_code}: ")[2]  # a pod's last line says it (libs/trainer)
     detail = f": {why}" if why else ""
+    if pod.role == "data":  # the job goes on without it
+        state.data_failure = what + detail
+        return None
     if event.exit_code == USER_ERROR and pod.role == "ps":
         return f"the model cannot be built{detail}"  # a server runs no other code of the user's: it would fail again
     if event.exit_code == USER_ERROR:

@@ -19,7 +19,7 @@ from stretto_messages.values import SAMPLES_MAX
 
 from stretto_core.actuator import data_workers, failures, hot, migrations, pods, servers
 from stretto_core.actuator.counts import job_finished
-from stretto_core.actuator.ending import end, fail, fail_beyond_samples_given_up
+from stretto_core.actuator.ending import end, fail, fail_beyond_samples_given_up, shortfalls
 from stretto_core.actuator.observations import (
     BucketsClaimed,
     CountsTaken,
@@ -68,7 +68,7 @@ ActuatorEvent = JobEvent | PodEvent | ParametersEvent | GetServers | OrphanFound
 class ActuatorMachine:
     """Pods and parameters of one job follow its plan."""
 
-    version = 2
+    version = 3
 
     def __init__(self, state: ActuatorState | None = None) -> None:
         self.state = state if state is not None else ActuatorState()
@@ -76,7 +76,7 @@ class ActuatorMachine:
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
         """Continue a state of an earlier version: under 1, a job whose number is null may give up any number."""
-        if state["phase"] != "unknown" and state["samples_given_up_max"] is None:
+        if from_version == 1 and state["phase"] != "unknown" and state["samples_given_up_max"] is None:
             state["samples_given_up_max"] = SAMPLES_MAX
         return state
 
@@ -138,7 +138,7 @@ class ActuatorMachine:
             case CountsTaken() if state.phase == "completing" and state.completed is not None:
                 finished = job_finished(state.samples_total, state.completed, event)
                 end(state, "finished")
-                return [finished]
+                return [replace(finished, shortfalls=shortfalls(state, state.completed, event))]
             case JobCancelled() if not state.ended:
                 end(state, "cancelled")
             case _:
@@ -187,6 +187,9 @@ class ActuatorMachine:
             state.samples_at_start = event.samples_done
         elif event.samples_done > state.samples_at_start:
             state.has_trained = True
+        if state.has_trained and event.returned is not None:
+            state.returned_to = event.returned.checkpoint
+            state.samples_undone += event.returned.samples_undone
         return fail_beyond_samples_given_up(state, state.samples_given_up) if state.phase == "active" else []
 
     def _complete(self, event: JobCompleted, now: float) -> Facts:
@@ -195,6 +198,7 @@ class ActuatorMachine:
             return failed
         state.phase = "completing"
         state.has_trained = True
+        state.final_checkpoint_failure = ""  # of an earlier completion, which was undone
         state.completed = event
         state.completed_at_s = now
         if state.migration is None:  # a migration that has not begun is not worth beginning
@@ -212,6 +216,7 @@ class ActuatorMachine:
         state = self.state
         if is_final(event.id) and state.phase == "completing":
             state.final_checkpoint_due = False  # its failure is published; the counts do not wait for it
+            state.final_checkpoint_failure = event.reason
         elif is_restore(event.id) and state.phase == "active" and state.layout != "ready":
             return fail(state, f"the parameters cannot be restored: {event.reason}")
         elif is_column_restore(event.id) and state.phase == "active" and state.layout == "recovering":

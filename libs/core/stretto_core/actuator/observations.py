@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from annotated_types import MaxLen
-from stretto_messages.base import Bytes, Count, Message, PodId, Record, Seconds
+from stretto_messages.base import Bytes, Count, Message, PodId, Record, Seconds, Text
 from stretto_messages.books import AppliedBooks
 from stretto_messages.values import PS_MAX, Evaluation
 
@@ -103,6 +103,8 @@ class CountsTaken(Message):
 
     servers: Annotated[tuple[ServerCounts, ...], MaxLen(PS_MAX)]
     evaluation: Evaluation | None
+    evaluation_failure: Text = ""
+    """Why there is none although the job wants one."""
 
 
 OBSERVATIONS = (

@@ -124,6 +124,7 @@ class ActuatorState:
     """Reason of the shard that was abandoned last."""
     final_checkpoint: bool = False
     final_checkpoint_due: bool = False
+    final_checkpoint_failure: str = ""
     samples_total: int = 0
     """Samples of all epochs; 0: only the ledger knows, since the data grow."""
     samples_known: int = 0
@@ -141,6 +142,8 @@ class ActuatorState:
     """Version of the last DataWorkersDecided."""
     data_version: int = 0
     """Version of the last DataWorkersChanged."""
+    data_failure: str = ""
+    """How the last data worker died."""
     data_published: tuple[DataWorker, ...] = ()
 
     pods: dict[str, Pod] = field(default_factory=dict[str, Pod])
@@ -155,6 +158,10 @@ class ActuatorState:
     """Empty servers get their parameters from a checkpoint, not by claiming new ones."""
     returned_version: int = 0
     """Version of the last ServersChanged without servers: it names the return of the job."""
+    returned_to: str = ""
+    """Checkpoint to which the job returned last, after it had trained."""
+    samples_undone: int = 0
+    """Samples that such returns undid."""
     weights: dict[str, float] = field(default_factory=dict[str, float])
     """Share of a parameter server relative to its peers, where it is not 1."""
     rebalance: MigrationCause | None = None

@@ -52,6 +52,7 @@ class Evaluating:
     held: int = 0
     samples: int = 0
     loss_sum: float = 0.0
+    loss_name: str = ""
     positives: list[int] = field(default_factory=list[int])
     negatives: list[int] = field(default_factory=list[int])
     metric_sums: dict[str, tuple[float, float]] = field(default_factory=dict[str, tuple[float, float]])
@@ -93,6 +94,7 @@ class Evaluating:
         self.held -= 1
         self.samples += found.samples
         self.loss_sum += found.loss_sum
+        self.loss_name = found.loss_name or self.loss_name
         self.positives = _sums(self.positives, found.positives)
         self.negatives = _sums(self.negatives, found.negatives)
         for each in found.metrics:

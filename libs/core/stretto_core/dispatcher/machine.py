@@ -384,7 +384,13 @@ class ShardLedger:
             job=st.job,
             samples_done=running.samples_done,
             samples_done_after=book.samples_done,
-            evaluation=Evaluation(samples=running.samples, loss=running.loss, auc=running.auc, metrics=running.metrics),
+            evaluation=Evaluation(
+                samples=running.samples,
+                loss=running.loss,
+                auc=running.auc,
+                metrics=running.metrics,
+                loss_name=running.loss_name,
+            ),
         )
         return [Emit(measured)]
 

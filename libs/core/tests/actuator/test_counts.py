@@ -117,6 +117,7 @@ def test_a_job_of_the_version_before_may_go_on_giving_up_any_number() -> None:
     ]
     told = [ActuatorMachine.migrate(asdict(state), 1) for state in (*states, ActuatorState())]
     assert [state["samples_given_up_max"] for state in told] == [5, SAMPLES_MAX, None]
+    assert ActuatorMachine.migrate(asdict(states[1]), 2)["samples_given_up_max"] is None
 
 
 def test_surplus_of_shards_that_the_books_no_longer_name_is_not_called_repeated() -> None:

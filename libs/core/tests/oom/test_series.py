@@ -57,6 +57,24 @@ def test_errors_of_reading_do_not_make_rows_dear() -> None:
         assert found.oom_at_s is None
 
 
+def test_an_end_of_memory_that_is_only_possible_is_told_from_a_likely_one() -> None:
+    """Few capacities with 15 % of room are told as likely to run out; every one that is told says which it is."""
+    likely = list[bool]()
+    for curve in (generate("steady", seed) for seed in range(60)):
+        if curve.changes:
+            continue
+        found, end, _ = first_third(curve)
+        likely.append(found.recommended_bytes > end / 0.85)
+    assert np.mean(likely) <= 0.1
+    points = tuple(SeriesPoint(float(k), 1000 * k, round(9e5 * k**0.7), round(1e8 + 9e7 * k**0.7)) for k in range(1, 8))
+    found = growth(SeriesProblem(points, 2**50, 40_000))
+    between = (found.recommended_bytes + found.at_end.high) / 2
+    told = [growth(SeriesProblem(points, round(c), 40_000)) for c in (found.at_end.low, between, found.at_end.high + 2)]
+    assert [(one.oom_at_samples is not None, one.oom_is_likely) for one in told] == [
+        (True, True), (True, False), (False, False)
+    ]  # fmt: skip
+
+
 def test_what_does_not_grow_does_not_run_out_however_narrow_the_capacity() -> None:
     full = int(1.01 * (10**9 + 2_000_000 * 20))
     growing = tuple(SeriesPoint(float(k), 1000 * k, 10_000 * k, 10**9 + 2_000_000 * k) for k in range(1, 21))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import importlib
 import json
 import secrets
 import sys
@@ -11,8 +13,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from stretto_runtime.process.faults import SettingsFault
+from stretto_runtime.settings import Settings
+from stretto_wire.contract.registry import FORWARDER, SERVICES
+
 from ..access.keys import Keys, write_private
+from ..errors import UnusableOption
 from ..server import KEY_VARIABLE, STORE, binary, free_port, server_config
+from ..settings import StreamsSettings
 from . import redis_server
 from .listeners import Listeners
 from .processes import Command
@@ -35,6 +43,28 @@ class StartOptions:
     def as_argument(self) -> str:
         """Return the options as the command-line argument of the detached supervisor."""
         return json.dumps({**asdict(self), "folder": str(self.folder)})
+
+    def check_settings(self, environ: Mapping[str, str]) -> None:
+        """Load the settings of every service, as each will at its start. Raises UnusableOption for the first fault.
+
+        A name in ``settings`` must be a setting of some service; a variable of the environment may be a program's.
+        """
+        given = {**environ, **self.settings}
+        kinds: dict[str, type[Settings]] = {
+            service: getattr(importlib.import_module(f"stretto_{service}.settings"), f"{service.capitalize()}Settings")
+            for service in (*SERVICES, FORWARDER)
+        }
+        known = {name for service, kind in kinds.items() for name in kind.names(service)}
+        known |= StreamsSettings.names("streams").keys()
+        for name in sorted(self.settings.keys() - known):
+            near = difflib.get_close_matches(name, known, n=1)
+            raise UnusableOption(f"{name} is a setting of no service{f'; did you mean {near[0]}?' if near else ''}")
+        try:
+            StreamsSettings.of_streams(given)
+            for service, kind in kinds.items():
+                kind.load(service, given)
+        except SettingsFault as fault:
+            raise UnusableOption(str(fault)) from fault
 
     @classmethod
     def from_argument(cls, text: str) -> Self:
@@ -112,6 +142,8 @@ class Programs:
             "STRETTO_NATS_URL": self.nats_url,
             "STRETTO_NATS_CREDENTIALS": str(self.keys.credentials(name)),
         }
+        is_here = environment.get("STRETTO_ACTUATOR_BACKEND", environment.get("STRETTO_BACKEND", "local")) == "local"
+        environment.setdefault("STRETTO_GATEWAY_CODE_IS_HERE", str(is_here).lower())
         for setting in ("STORE_URL", "MEMORY_FOLDER"):  # the actuator opens to each pod its job's folder there
             if value := environment.get(f"STRETTO_CHECKPOINTS_{setting}"):
                 environment.setdefault(f"STRETTO_ACTUATOR_{setting}", value)

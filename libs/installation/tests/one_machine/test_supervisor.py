@@ -31,7 +31,7 @@ from stretto_cli.main import app
 from stretto_cli.options import connect
 from stretto_core.algorithms import REINSTALL
 from stretto_installation import one_machine as package
-from stretto_installation.errors import InstallationError, NotRunning
+from stretto_installation.errors import InstallationError, NotRunning, UnusableOption
 from stretto_installation.one_machine import detached, state, supervisor
 from stretto_installation.one_machine.detached import start_detached
 from stretto_installation.one_machine.leftovers import end_leftovers
@@ -568,3 +568,21 @@ def test_the_whole_installation_comes_up_and_goes_down(tmp_path: Path) -> None:
 def test_a_service_that_refuses_its_settings_fails_the_start_with_its_words(tmp_path: Path) -> None:
     with pytest.raises(InstallationError, match="STRETTO_ARBITER_SETLE_S"):
         start_detached(StartOptions(tmp_path, settings={"STRETTO_ARBITER_SETLE_S": "5"}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("STRETTO_ARBITRE_SETTLE_S", "5", "is a setting of no service; did you mean STRETTO_ARBITER_SETTLE_S?"),
+        ("STRETTO_TRAINER_SETTLE_S", "5", "is a setting of no service"),
+        ("STRETTO_ARBITER_SETTLE_S", "soon", "STRETTO_ARBITER_SETTLE_S='soon' is refused: give a number"),
+        ("STRETTO_STREAMS_MAX_BYTES", "1", "STRETTO_STREAMS_MAX_BYTES='1' is refused"),
+    ],
+)
+def test_a_setting_that_no_service_has_or_takes_is_refused_before_anything_starts(
+    tmp_path: Path, name: str, value: str, told: str
+) -> None:
+    with pytest.raises(UnusableOption, match=re.escape(told)):
+        StartOptions(tmp_path, settings={name: value}).check_settings({})
+    fine = {"STRETTO_ARBITER_SETTLE_S": "5", "STRETTO_LEASE_S": "5", "STRETTO_STREAMS_REPLICAS": "1"}
+    StartOptions(tmp_path, settings=fine).check_settings({"STRETTO_JOB": "of a pod", "HOME": "/"})

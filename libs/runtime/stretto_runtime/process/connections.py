@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 import socket
 import struct
 from collections.abc import Callable
@@ -26,6 +27,9 @@ ADDRESS_MOST = 100
 ACCEPTED = "accepted"
 """In the state of a request: a function of the caller's name, to be called once its token was found valid."""
 LOOPBACK = "this machine"
+_END_OF_HEAD = re.compile(rb"\n\r?\n")
+_LENGTHS = re.compile(rb"^(?:content-length|transfer-encoding)[ \t]*:", re.IGNORECASE | re.MULTILINE)
+_LIST_OF_LENGTHS = re.compile(rb"^content-length[^\n]*,", re.IGNORECASE | re.MULTILINE)
 _CREDENTIALS = struct.Struct("3i")
 """The kernel's answer to SO_PEERCRED: process, user, group."""
 
@@ -131,6 +135,23 @@ def network_of(address: str) -> str:
     return str(found if found.version == 4 else ipaddress.ip_network((found, 64), strict=False))
 
 
+class OneLength(h11.Connection):
+    """A connection that refuses a request with two statements of its length, on which a proxy may take the other one.
+
+    h11 takes equal lengths for one, and the chunks of a body before a length (RFC 9112, section 6.3).
+    """
+
+    def next_event(self) -> Any:
+        """Return the next event, as h11 does. Raises RemoteProtocolError, also for two lengths."""
+        if self.their_state is h11.IDLE:
+            received = self.trailing_data[0]
+            end = _END_OF_HEAD.search(received)
+            head = received[: end.start()] if end is not None else b""
+            if len(_LENGTHS.findall(head)) > 1 or _LIST_OF_LENGTHS.search(head):
+                raise h11.RemoteProtocolError("a request has one length: one Content-Length, or Transfer-Encoding")
+        return super().next_event()
+
+
 def bounded(connections: Connections, headers_s: float) -> type[H11Protocol]:
     """Make uvicorn's protocol with two bounds: connections of one party, and time for the headers of a request."""
 
@@ -141,6 +162,7 @@ def bounded(connections: Connections, headers_s: float) -> type[H11Protocol]:
         _late: asyncio.TimerHandle | None = None
 
         def connection_made(self, transport: Any) -> None:
+            self.conn = OneLength(h11.SERVER)
             super().connection_made(transport)
             self._expect_headers()
             self._slot = connections.opened(self.client[0] if self.client else _process_of(transport), transport.abort)

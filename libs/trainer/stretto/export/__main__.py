@@ -16,6 +16,7 @@ from typing import Any
 
 from stretto_parameters import InputRefused
 from stretto_wire import JobSpec, WireError
+from stretto_wire.given_file import JOB_BYTES, read_given, text_of
 from stretto_wire.jobspec.jobfile import argument, read_job
 
 from ..errors import ExportRefused, StrettoError
@@ -63,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
 def _spec(options: argparse.Namespace) -> JobSpec:
     """Return the job, with the code and arguments of this machine. Raises WireError and ExportRefused."""
     try:
-        text = sys.stdin.read() if options.spec == "-" else Path(options.spec).read_text()
+        text = text_of(read_given(options.spec, JOB_BYTES))
     except OSError as error:
         raise ExportRefused(f"spec = {options.spec} cannot be read: {error.strerror or error}") from error
     document: dict[str, Any] = read_job(text).model_dump(mode="json", exclude_unset=True)

@@ -142,6 +142,7 @@ class AdaptedKerasProgram(AdaptedProgram[KerasForm], KerasProgram):
         adapted.shorten()
         self.has_own_loss = not self._objective.is_default
         labels = self._form.targets(self._form.first_targets)
+        self._loss_name = self._objective.name
         self._binary = self._objective.binary(labels, self._form.labels_of(self._output_names))
         signature = self._signature(adapted.inverse_specs, adapted.fed_specs(adapted.fed))
         self._trace(signature, self._form.target_specs)

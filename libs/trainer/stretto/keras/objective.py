@@ -14,7 +14,7 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ..errors import ModelRefused
-from ..model.adapted import Binary
+from ..model.adapted import Binary, name_of
 from ..model.entry_point import Task
 from ..model.program import Judged, Metrics
 from .private import (
@@ -99,6 +99,17 @@ class Objective:
             total = self._default(_like(labels, output), output, sample_weight=weights)
         penalties = [tf.cast(each, tf.float32) for each in self._model.losses]
         return tf.add_n([tf.cast(total, tf.float32), *penalties, *extra])
+
+    @property
+    def name(self) -> str:
+        """Return what the loss is, by the name that its author gave it."""
+        compiled = compiled_loss(self._model)
+        if self._own is not None:
+            return name_of(self._own)
+        if self.needs_inputs:
+            return f"{type(self._model).__name__}.compute_loss"
+        found = [name_of(loss) for _, loss in losses_by_output(compiled)] if compiled is not None else []
+        return " + ".join(dict.fromkeys(found)) or "add_loss"
 
     def binary(self, labels: Sequence[NDArray[Any]], label_of: Sequence[int]) -> Binary | None:
         """Return the first output with probabilities of 0/1 labels. label_of: the number of each output's labels."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,12 +39,21 @@ class Binary:
     is_logit: bool
 
 
+def name_of(loss: Any) -> str:
+    """Return what a loss is, by the name that its author gave it."""
+    while isinstance(loss, functools.partial):
+        loss = cast("functools.partial[Any]", loss).func
+    names = (getattr(loss, name, None) for name in ("name", "__name__"))
+    return next((name for name in names if isinstance(name, str) and name), type(loss).__name__)
+
+
 class AdaptedProgram(ProgramBase, Generic[Form]):
     """A model as its user wrote it, ready to train: its embedding tables are on the parameter servers."""
 
     _form: Form
     _tables: Tables
     _binary: Binary | None
+    _loss_name: str
 
     # --- what a framework says ----------------------------------------------------------------------------
 
@@ -159,7 +169,7 @@ class AdaptedProgram(ProgramBase, Generic[Form]):
         count, binary = int(batch[SAMPLES]), self._binary
         if binary is None:
             loss, outputs = self._loss_and_outputs(rows, keys, dense, state, batch)
-            return Judged(count, None, None, loss, **self._for_metrics(batch, outputs))
+            return Judged(count, None, None, loss, loss_name=self._loss_name, **self._for_metrics(batch, outputs))
         arrays = self._arrays(rows, keys, dense, state, batch)
         label = np.asarray(batch[numbered(LABEL, binary.label)], np.float32).reshape(-1)
         score = probability(arrays[binary.output], is_logit=binary.is_logit)

@@ -1,4 +1,8 @@
-"""Exact evaluation over a range of samples: mean log loss and area under the ROC curve. It changes no parameter."""
+"""Exact evaluation over a range of samples: mean log loss and area under the ROC curve. It changes no parameter.
+
+Samples are judged in batches of the training's size: the loss of a batch need not be a mean over its samples, and one
+that compares the samples of a batch with each other grows with it.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +35,14 @@ class Quality:
 
     loss: mean log loss, and auc (0.5 if only one label occurs), of the first output with probabilities of 0/1 labels.
     Without such an output, loss is the mean of the model's own loss, and auc NaN, as for labels that are fractions.
-    metrics: the metrics that the user compiled, by name.
+    metrics: the metrics that the user compiled, by name. loss_name: what the loss is.
     """
 
     samples: int
     loss: float
     auc: float
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    loss_name: str = ""
 
 
 def log_loss(label: NDArray[Any], probability: NDArray[Any]) -> float:
@@ -70,7 +75,7 @@ def evaluate(
     pull: Pull,
     start: int,
     length: int,
-    batch_size: int = 4096,
+    batch_size: int,
     partition: str = "",
 ) -> Quality:
     """Evaluate samples [start, start + length), exactly. Raises DataError."""
@@ -83,11 +88,13 @@ def evaluate(
                 metrics.add(each)
             judged.append(replace(each, labels=None, outputs=None, weights=None, inputs=None))
         found = metrics.results() if metrics is not None else {}
+    name = _loss_name(judged[0])
     if judged[0].label is None:
-        return Quality(length, sum(each.loss * each.samples for each in judged) / length, float("nan"), found)
+        mean = sum(each.loss * each.samples for each in judged) / length
+        return Quality(length, mean, float("nan"), found, name)
     label, score = (np.concatenate([getattr(each, name) for each in judged]) for name in ("label", "score"))
     area = auc(label, score) if _is_binary(label) else float("nan")
-    return Quality(length, log_loss(label, score), area, found)
+    return Quality(length, log_loss(label, score), area, found, name)
 
 
 def evaluation_of(quality: Quality) -> Evaluation:
@@ -100,6 +107,7 @@ def evaluation_of(quality: Quality) -> Evaluation:
         loss=max(0.0, quality.loss),
         auc=0.5 if np.isnan(quality.auc) else quality.auc,
         metrics=tuple(MetricValue(name=name, value=value) for name, value in metrics.items() if np.isfinite(value)),
+        loss_name=quality.loss_name,
     )
 
 
@@ -107,9 +115,9 @@ def evaluate_part(
     program: Program,
     pull: Pull,
     samples: range,
+    batch_size: int,
     partition: str = "",
     go_on: Callable[[int], bool] = lambda passed: True,
-    batch_size: int = 4096,
 ) -> PartialEvaluation | None:
     """Evaluate a part of the samples; the parts that several workers return add up to one evaluation.
 
@@ -122,7 +130,7 @@ def evaluate_part(
     the metric `loss` is the mean of the model's own loss. Raises DataError.
     """
     passed = 0
-    loss_sum, is_own = 0.0, False
+    loss_sum, is_own, name = 0.0, False, ""
     counts = np.zeros((2, SCORE_BINS), np.int64)
     with _metrics_of(program) as metrics:
         for each in _judged(program, pull, samples, batch_size, partition):
@@ -130,7 +138,7 @@ def evaluate_part(
                 metrics.add(each)
             loss, added = _share(each)
             loss_sum += loss * each.samples
-            is_own = each.score is None
+            is_own, name = each.score is None, _loss_name(each)
             counts += added
             passed += each.samples
             if not go_on(passed):
@@ -148,7 +156,12 @@ def evaluate_part(
             for name, (total, count) in sums.items()
             if np.isfinite(total) and np.isfinite(count) and count >= 0  # no message has others
         ),
+        loss_name=name,
     )
+
+
+def _loss_name(judged: Judged) -> str:
+    return f"loss {judged.loss_name}".strip()[:NAME_MAX] if judged.score is None else "log loss"
 
 
 def _share(judged: Judged) -> tuple[float, NDArray[np.int64]]:

@@ -153,8 +153,8 @@ class Program(Protocol):
 class Judged:
     """The predictions of a batch. label, score [n]: 0 or 1 and the probability of 1, of the first binary output.
 
-    loss: without a binary output, the mean of the model's own loss. labels, outputs, weights: for metrics, nested as
-    the user has them; inputs: likewise, where metrics need them.
+    loss, loss_name: without a binary output, the mean of the model's own loss, and what it is. labels, outputs,
+    weights: for metrics, nested as the user has them; inputs: likewise, where metrics need them.
     """
 
     samples: int
@@ -165,6 +165,7 @@ class Judged:
     outputs: Any = None
     weights: Any = None
     inputs: Any = None
+    loss_name: str = ""
 
 
 class Metrics(ABC):

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ..engine.layout import F32, KeyBatch
 from ..errors import DataError, ModelRefused
-from ..model.adapted import INPUT, SAMPLES, AdaptedProgram, Binary
+from ..model.adapted import INPUT, SAMPLES, AdaptedProgram, Binary, name_of
 from ..model.entry_point import Task, call_of
 from ..model.fidelity import check_numbers, check_update, refusing
 from ..model.form import numbered
@@ -68,6 +68,7 @@ class AdaptedTorchProgram(AdaptedProgram[TorchForm], TorchBase):
         self._learner.module.train()
         self._objective = Objective(task, outputs, self._form.first_targets, bool(self._form.labels), self._device)
         self.has_own_loss = not self._objective.is_default
+        self._loss_name = name_of(getattr(task, "loss", None)) if self.has_own_loss else ""
         self._binary = Binary(0, 0, self._objective.is_logit) if self._objective.is_binary else None
         self._compare(expected)
         if options.first_samples > 1:  # a BatchNorm takes no single one

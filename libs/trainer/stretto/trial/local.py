@@ -182,7 +182,7 @@ def train_locally(
         window = here.window()
         begin = samples if isinstance(samples, int) else 0
         quality = (
-            evaluate(program, here.pull, begin, evaluate_samples, partition=held_out) if evaluate_samples else None
+            evaluate(program, here.pull, begin, evaluate_samples, batch_size, held_out) if evaluate_samples else None
         )
         here.load_into_model()
         if target is not None:

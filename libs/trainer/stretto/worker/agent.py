@@ -274,7 +274,8 @@ class Worker:
         attributes = {"shard": shard.id, "start": shard.start, "length": shard.length}
         with self._pod.tracing.span("evaluate shard", attributes=attributes):
             try:
-                found = evaluate_part(self.program, self._pull, samples, shard.partition, go_on)
+                batch_size = self._spec.dataset.batch_size
+                found = evaluate_part(self.program, self._pull, samples, batch_size, shard.partition, go_on)
             except DataError as error:
                 log.error("held-out shard %d failed: %s", shard.id, error)
                 self._leases.release(0, failure=str(error))
@@ -350,7 +351,7 @@ class Worker:
 
         data = self._spec.dataset
         start = 0 if data.partitioned else data.samples
-        quality = evaluate(self.program, self._pull, start, samples, partition=data.held_out or "")
+        quality = evaluate(self.program, self._pull, start, samples, data.batch_size, data.held_out or "")
         return evaluation_of(quality)
 
 

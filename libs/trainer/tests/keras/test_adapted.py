@@ -301,6 +301,7 @@ def test_metrics_that_the_model_computes_are_those_of_keras():
     assert set(quality.metrics) == {"rmse", "first_users", "mae"}
     assert quality.metrics == pytest.approx({name: expected[name] for name in quality.metrics}, rel=1e-5)
     assert quality.loss == pytest.approx(expected["loss"], rel=1e-5)
+    assert quality.loss_name == "loss mse"
 
 
 def test_means_that_the_model_computes_add_up_for_several_workers():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,9 @@ from hypothesis import strategies as st
 from stretto.errors import DataError, ModelRefused
 from stretto.model.evaluate import auc, check_metrics, evaluate, evaluate_part, log_loss
 from stretto.model.program import Judged, Metrics
+from stretto.worker.agent import Worker
 from stretto_core.dispatcher.evaluating import Evaluating
+from stretto_messages.values import Shard
 from stretto_wire.codec import encode
 
 scored = st.lists(st.tuples(st.booleans(), st.sampled_from([0.0, 0.1, 0.25, 0.5, 0.9, 1.0])), min_size=2, max_size=60)
@@ -50,10 +54,10 @@ def test_labels_that_are_fractions_are_not_rounded():
         metrics=lambda: None,
     )
     entropy = -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))
-    whole = evaluate(program, lambda keys: (None, None, None), 0, 3)
+    whole = evaluate(program, lambda keys: (None, None, None), 0, 3, 3)
     assert whole.loss == pytest.approx((2 * entropy + np.log(2)) / 3, rel=1e-6)
     assert np.isnan(whole.auc)
-    part = evaluate_part(program, lambda keys: (None, None, None), range(3))
+    part = evaluate_part(program, lambda keys: (None, None, None), range(3), 3)
     assert part.loss_sum == pytest.approx(3 * whole.loss)
     assert (sum(part.positives), sum(part.negatives)) == (0, 3)
     assert log_loss(label, score) == pytest.approx(np.log(2))
@@ -84,7 +88,7 @@ def judging(loss: float) -> Any:
 
 
 def test_metrics_that_are_not_finite_do_not_reach_the_message():
-    part = evaluate_part(judging(0.5), lambda keys: (None, None, None), range(3))
+    part = evaluate_part(judging(0.5), lambda keys: (None, None, None), range(3), 3)
     assert part is not None
     assert {"mae", "rest", "ratio"} & {each.name for each in part.metrics} == {"mae"}
     assert encode(part)
@@ -95,11 +99,41 @@ def test_a_loss_that_is_negative_in_some_parts_adds_up():
     for losses, published, mean in (((-0.5, 0.75), 0.125, 0.125), ((-0.5, -0.25), 0.0, -0.375)):
         running = Evaluating(0, [], held=2)
         for loss in losses:
-            part = evaluate_part(judging(loss), lambda keys: (None, None, None), range(4))
+            part = evaluate_part(judging(loss), lambda keys: (None, None, None), range(4), 4)
             assert part is not None
             running.add(part)
         assert running.loss == published
         assert {each.name: each.value for each in running.metrics}["loss"] == mean
+
+
+def test_a_loss_over_a_batch_is_that_of_batches_as_the_training_has_them():
+    """In-batch negatives: the loss of a model that has learned nothing is the logarithm of the size of the batch."""
+    program = SimpleNamespace(
+        read=lambda start, length, partition: {"length": length},
+        index=lambda batch: batch,
+        judge=lambda rows, keys, dense, state, batch: Judged(
+            batch["length"], None, None, float(np.log(batch["length"])), loss_name="TwoTower.compute_loss"
+        ),
+        metrics=lambda: None,
+    )
+    data = SimpleNamespace(partitioned=False, samples=100, batch_size=256, held_out=None)
+    leases = SimpleNamespace(
+        passed=lambda passed: None, current=True, found=[], completed=lambda it: leases.found.append(it)
+    )
+    worker: Any = SimpleNamespace(
+        program=program,
+        _pull=lambda keys: (None, None, None),
+        _spec=SimpleNamespace(dataset=data),
+        _leases=leases,
+        _pod=SimpleNamespace(leaving=Event(), tracing=SimpleNamespace(span=lambda *told, **more: nullcontext())),
+        _meter=SimpleNamespace(idle=lambda: None),
+    )
+    last = Worker.evaluate(worker, 1024)
+    Worker._evaluate_shard(worker, Shard(id=1, attempt=1, epoch=0, start=100, length=1024, kind="evaluate"))
+    assert last.loss == pytest.approx(np.log(256))
+    (part,) = leases.found
+    assert part.loss_sum == pytest.approx(1024 * np.log(256))
+    assert last.loss_name == part.loss_name == "loss TwoTower.compute_loss"
 
 
 @pytest.mark.parametrize("names", [[f"m{n}" for n in range(64)], ["m" * 201], ["loss"]])
@@ -126,7 +160,7 @@ def test_parts_of_an_evaluation_add_up_to_the_whole():
     def pull(keys: object) -> Any:
         return None, None, None
 
-    whole = evaluate(program, pull, 0, 20_000)
+    whole = evaluate(program, pull, 0, 20_000, 4096)
     running = Evaluating(0, [], held=3)
     for samples in (range(12_000, 20_000), range(7000), range(7000, 12_000)):
         part = evaluate_part(program, pull, samples, batch_size=999)
@@ -135,10 +169,10 @@ def test_parts_of_an_evaluation_add_up_to_the_whole():
     assert running.over
     assert (running.samples, running.loss) == (20_000, pytest.approx(whole.loss, rel=1e-6))
     assert running.auc == pytest.approx(whole.auc, abs=2e-4)
-    assert evaluate_part(program, pull, range(9000), go_on=lambda passed: False) is None
+    assert evaluate_part(program, pull, range(9000), 4096, go_on=lambda passed: False) is None
     told: list[int] = []
-    assert evaluate_part(program, pull, range(9000), go_on=lambda passed: not told.append(passed)) is not None
+    assert evaluate_part(program, pull, range(9000), 4096, go_on=lambda passed: not told.append(passed)) is not None
     assert told == [4096, 8192, 9000]  # what its lease is kept by
     score[17] = np.nan
     with pytest.raises(DataError, match="1 of 1000 predictions are not finite"):
-        evaluate_part(program, pull, range(1000))
+        evaluate_part(program, pull, range(1000), 4096)

@@ -254,6 +254,7 @@ def test_several_workers_tables_and_shards_learn_what_was_planted():
 
 def test_a_model_with_its_own_loss_is_evaluated_by_it():
     trained = train_locally(Task(TAKEN["outputs"]), 4000, batch_size=50, evaluate_samples=1000, learning_rate=0.3)
+    assert trained.quality.loss_name == "loss loss_of_two"
     assert np.isnan(trained.quality.auc)
     model, given = trained.model(), TAKEN["outputs"].read(4000, 1000)
     assert trained.quality.loss == pytest.approx(

@@ -1,6 +1,7 @@
 """Reader of job files: strict YAML or JSON, each finding with its line and column.
 
-Unlike YAML 1.1, ``1e-3`` is a number, as in YAML 1.2 and in every training script.
+Bare words are those of YAML 1.2: ``1e-3`` is a number, as in every training script, and a date is text. Words that YAML
+1.1 takes for something else, such as ``no``, ``1:30`` and ``010``, are refused: their writer meant one of the two.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import yaml
-from yaml.constructor import ConstructorError
 
 from ..errors import WireError
 from ..findings import Finding, Path, finding, place_of
@@ -21,6 +21,17 @@ from .spec import JobSpec
 
 Form = Literal["YAML", "JSON"]
 _EXPONENT = re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$")
+_OF_ONE_VERSION = (
+    (re.compile(r"(?i)yes|on"), "true, or in quotes if it is text: true in YAML 1.1, text in 1.2"),
+    (re.compile(r"(?i)no|off"), "false, or in quotes if it is text: false in YAML 1.1, text in 1.2"),
+    (
+        re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"),
+        "a number with its unit, such as 90s, or in quotes if it is text: a number to the base 60 in YAML 1.1",
+    ),
+    (re.compile(r"[-+]?0[0-9_]+"), "without the zero before it, or in quotes if it is text: octal in YAML 1.1"),
+    (re.compile(r"[-+]?0[bo][0-7_]+"), "a decimal number, or in quotes if it is text: a number in one version of YAML"),
+)
+"""Bare words that two versions of YAML read differently, with what to write."""
 _HALF = "whole characters: \\ud800 to \\udfff are halves of pairs, which UTF-8 cannot write"
 _TOO_DEEP = "nested less deeply; see `stretto schema`"
 
@@ -57,27 +68,31 @@ def _half_characters(part: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML loader without aliases: a few nested aliases expand to gigabytes."""
+    """Safe YAML loader without tags, merge keys and aliases: a few nested aliases expand to gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
             event, remedy = self.peek_event(), "YAML aliases are not accepted: write the value out"
             raise WireError.collected([finding((), f"*{event.anchor}", remedy, _place(event.start_mark))])
+        event = self.peek_event()
+        if event.tag is not None:
+            tag = event.tag.replace("tag:yaml.org,2002:", "!!")
+            remedy = "YAML tags are not accepted: leave it out"
+            raise WireError.collected([finding((), tag, remedy, _place(event.start_mark))])
         return super().compose_node(parent, index)
 
-    def construct_object(self, node: Any, deep: bool = False) -> Any:
-        try:
-            return super().construct_object(node, deep)
-        except (AttributeError, LookupError):  # PyYAML raises these for `!!bool x`
-            problem = f"no value for the tag {node.tag.replace('tag:yaml.org,2002:', '!!')}; leave the tag out"
-            raise ConstructorError(None, None, problem, node.start_mark) from None
 
-
+_Loader.yaml_implicit_resolvers = {
+    letter: [(tag, pattern) for tag, pattern in found if not tag.endswith((":timestamp", ":merge", ":value"))]
+    for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
 def scalar(text: str) -> Any:
     """Return what a bare text stands for in a job file. Raises ValueError for one that stands for no single value."""
+    if _remedy_of(text) is not None:
+        raise ValueError(text)
     try:
         found = yaml.load(text, _Loader)
     except (yaml.YAMLError, WireError, OverflowError, RecursionError) as error:
@@ -87,8 +102,18 @@ def scalar(text: str) -> Any:
     return found
 
 
+def _remedy_of(word: str) -> str | None:
+    """Return what to write for a bare word that two versions of YAML read differently; None for any other."""
+    return next((remedy for pattern, remedy in _OF_ONE_VERSION if pattern.fullmatch(word)), None)
+
+
 def argument(text: str) -> str | int | float | bool:
-    """Return the argument of a model that a bare text stands for: a number or a truth value where it is one."""
+    """Return the argument of a model that a bare text stands for: a number or a truth value where it is one.
+
+    Raises WireError for a word that two versions of YAML read differently.
+    """
+    if (remedy := _remedy_of(text)) is not None:
+        raise WireError("(argument)", text, remedy)
     try:
         found = scalar(text)
     except ValueError:
@@ -97,15 +122,16 @@ def argument(text: str) -> str | int | float | bool:
 
 
 class _Walk:
-    """Places of all nodes, and findings about duplicate names."""
+    """Places of all nodes, and findings about names that stand twice and words of two meanings."""
 
     def __init__(self, loader: _Loader) -> None:
         self.marks: dict[Path, tuple[int, int]] = {}
-        self.twice: list[Finding] = []
+        self.unclear: list[Finding] = []
         self._loader = loader
 
     def visit(self, node: Any, path: Path = ()) -> None:
         self.marks.setdefault(path, _place(node.start_mark))
+        self._check_word(node, path)
         if isinstance(node, yaml.SequenceNode):
             for index, item in enumerate(node.value):
                 self.visit(item, (*path, index))
@@ -116,12 +142,20 @@ class _Walk:
                 continue  # the loader refuses it
             name = self._loader.construct_object(key)
             here, place = (*path, name), _place(key.start_mark)
+            self._check_word(key, here)
             if here in self.marks:
                 lines = f"line {self.marks[here][0]} and line {place[0]}"
-                self.twice.append(finding(here, lines, "stated twice: keep one of the two", place))
+                self.unclear.append(finding(here, lines, "stated twice: keep one of the two", place))
                 continue
             self.marks[here] = place
             self.visit(value, here)
+
+    def _check_word(self, node: Any, path: Path) -> None:
+        """Note a bare word that two versions of YAML read differently."""
+        if not isinstance(node, yaml.ScalarNode) or node.style is not None:
+            return
+        if (remedy := _remedy_of(node.value)) is not None:
+            self.unclear.append(finding(path, node.value, remedy, _place(node.start_mark)))
 
 
 def _read_yaml(text: str) -> tuple[Any, dict[Path, tuple[int, int]]]:
@@ -145,8 +179,8 @@ def _read_yaml(text: str) -> tuple[Any, dict[Path, tuple[int, int]]]:
         if isinstance(error, WireError):
             raise
         raise WireError.collected([_not_a("YAML", text, " ".join(str(error).split()), None)]) from None
-    if walk.twice:
-        raise WireError.collected(walk.twice)
+    if walk.unclear:
+        raise WireError.collected(walk.unclear)
     return document, walk.marks
 
 

@@ -45,6 +45,10 @@ class JobSummary(View):
     """Number of pods that cannot run yet; the job's `pods` have the reasons."""
     samples_given_up: int = 0
     """That of its progress: also a finished job may have some."""
+    ending: str = ""
+    """Words that follow the state of a job that is not just finished: `0.4% given up, not evaluated`."""
+    complete: bool = True
+    """False: the result of the finished job lacks samples, its parameters or its evaluation."""
 
 
 @dataclass(slots=True)

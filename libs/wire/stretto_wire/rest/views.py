@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self
 
 from stretto_messages.base import DEFAULT_TEAM
-from stretto_messages.books import GivenUp
+from stretto_messages.books import GivenUp, Shortfall
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.values import (
     Alternative,
@@ -32,7 +32,7 @@ from ..codec import COMPLETE
 from ..jobspec.spec import JobSpec
 
 Status = Literal["submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled"]
-"""States of a job. A finished job may have given samples up: ``samples_given_up`` of its progress and summary."""
+"""States of a job. The ``ending`` of a finished job says what its result lacks, or why it took longer."""
 OVER: frozenset[Status] = frozenset({"finished", "failed", "cancelled"})
 CheckpointStage = Literal["cached", "stored", "restored", "failed"]
 PhaseKind = Literal["starting", "applying", "steady", "migrating", "recovering", "finishing"]
@@ -350,6 +350,8 @@ class DataView(View):
     growing: bool = False
     samples: int = 0
     given_up: int = 0
+    given_up_last: list[GivenUp] = field(default_factory=list[GivenUp])
+    """The last shards that were given up, with the reasons."""
     partitions: dict[str, PartitionView] = field(default_factory=dict[str, PartitionView])
     last_seq: int = 0
 
@@ -365,6 +367,7 @@ class LearningPoint(View):
     loss: float
     auc: float
     metrics: tuple[MetricValue, ...] = ()
+    loss_name: str = ""
 
 
 @dataclass(slots=True)
@@ -502,6 +505,12 @@ class JobView(View):
     started_at_s: float | None = None
     ended_at_s: float | None = None
     reason: str = ""
+    ending: str = ""
+    """Words that follow the state of a job that is not just finished: `0.4% given up, not evaluated`."""
+    complete: bool = True
+    """False: the result of the finished job lacks samples, its parameters or its evaluation."""
+    shortfalls: list[Shortfall] = field(default_factory=list[Shortfall])
+    """Why a finished job is not just finished."""
     plan_version: int = 0
     plan: Plan | None = None
     applied_version: int = 0

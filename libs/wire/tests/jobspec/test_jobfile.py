@@ -151,7 +151,11 @@ def test_a_pair_of_escapes_is_one_character() -> None:
         ("name: a\nmodel:\n\t- b\n", "YAML", 3, 1),
         ("name: a\n  b: c\n", "YAML", 2, 4),
         ("a: &x 1\nb: *x\n", "YAML", 2, 4),
-        *((f"name: a\nb: !!{tag}\n", "YAML", 2, 4) for tag in ("bool x", 'int ""', "timestamp x")),
+        *(
+            (f"name: a\nb: !!{tag}\n", "YAML", 2, 4)
+            for tag in ("bool no", 'int "1:30"', "timestamp x", "set {a}", "x y")
+        ),
+        ("name: a\nb: !x [1]\n", "YAML", 2, 4),
         ('{"name": "a",\n "model" 1}', "JSON", 2, 10),
     ],
 )
@@ -159,6 +163,42 @@ def test_what_is_not_yaml_or_json_is_told_with_line_and_column(text: str, form: 
     found = refused(text, form).findings[0]
     assert (found.line, found.column) == (line, column)
     assert str(found).startswith(f"line {line}, column {column}: ")
+
+
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        *((word, "false, or in quotes") for word in ("no", "No", "OFF")),
+        *((word, "true, or in quotes") for word in ("yes", "on", "ON")),
+        *((word, "such as 90s") for word in ("1:30", "+1:30:00", "1:30.5", "190:20:30")),
+        *((word, "without the zero") for word in ("010", "-07", "08", "00")),
+        *((word, "a decimal number") for word in ("0b11", "0o17")),
+    ],
+)
+def test_a_word_that_two_versions_of_yaml_read_differently_is_refused_where_it_stands(word: str, remedy: str) -> None:
+    for at, field in (("arguments", "model.arguments.a"), ("metadata", "model.metadata.a")):
+        found = refused(GOOD.replace("'m:M'", f"'m:M', {at}: {{a: {word}}}")).findings[0]
+        assert (found.field, found.value, found.line) == (field, word, 2)
+        assert remedy in found.remedy
+    assert remedy in refused(f"{GOOD}checkpoint: {{every_s: {word}}}\n").findings[0].remedy
+    assert remedy in refused(f"{GOOD}environment: {{{word}: x}}\n").findings[0].remedy
+    assert read_job(GOOD.replace("'m:M'", f"'m:M', metadata: {{a: '{word}'}}")).model.metadata == {"a": word}
+
+
+def test_other_words_are_what_they_are_in_the_newer_version() -> None:
+    told = "{a: 2026-11-21, b: n, c: 1.2.3, d: 1_000, e: 0x1F, f: true, g: 0, h: -0.5, i: '=', j: 12:99}"
+    assert read_job(GOOD.replace("'m:M'", f"'m:M', metadata: {told}")).model.metadata == {
+        **{"a": "2026-11-21", "b": "n", "c": "1.2.3", "d": 1000, "e": 31, "f": True},
+        **{"g": 0, "h": -0.5, "i": "=", "j": "12:99"},
+    }  # fmt: skip
+    merged = refused(GOOD + "environment: {<<: {A: x}}\n").findings[0]
+    assert (merged.field, merged.line) == ("environment.<<", 4)
+
+
+@pytest.mark.parametrize("form", ["YAML", "JSON"])
+@pytest.mark.parametrize("text", ["[" * 100_000, "{a: " * 50_000, '{"a":' * 100_000, "- " * 50_000, "? " * 50_000])
+def test_brackets_in_brackets_are_refused(text: str, form: str) -> None:
+    assert refused(text, form).findings
 
 
 @pytest.mark.parametrize(("text", "rate"), [("1e-3", 1e-3), ("1E-3", 1e-3), ("5e-1", 0.5), (".5e+1", 5.0)])

@@ -9,6 +9,7 @@ from stretto_bus import CallRefused, CallTimeout
 from stretto_core.actuator.counts import incomplete_shards
 from stretto_core.actuator.observations import CountsTaken, ServerCounts
 from stretto_core.actuator.state import ActuatorState
+from stretto_messages.base import bounded
 from stretto_messages.pods import EvaluateModel, GetBooks
 from stretto_messages.values import Evaluation
 
@@ -27,6 +28,7 @@ class Closing:
         self._settings = settings
         self._evaluation: Evaluation | None = None
         self._evaluated = False
+        self._evaluation_failure = ""
 
     async def advance(self, state: ActuatorState) -> None:
         """Do the next step towards JobFinished. Raises CallTimeout when a parameter server does not answer."""
@@ -50,11 +52,22 @@ class Closing:
             )
             for reply in replies
         )
-        await self._edge.observe(self._job, CountsTaken(job=self._job, servers=counts, evaluation=self._evaluation))
+        await self._edge.observe(
+            self._job,
+            CountsTaken(
+                job=self._job,
+                servers=counts,
+                evaluation=self._evaluation,
+                evaluation_failure="" if self._evaluation else bounded(self._evaluation_failure),
+            ),
+        )
 
     async def _evaluate(self, state: ActuatorState, waited_s: float) -> None:
         if waited_s > self._settings.evaluate_timeout_s:
             log.warning("finishing without an evaluation", job=self._job, waited_s=waited_s)
+            limit = f"it was not done within {self._settings.evaluate_timeout_s:g} s"
+            last = f"; {self._evaluation_failure}" if self._evaluation_failure else ""
+            self._evaluation_failure = f"{limit} (STRETTO_ACTUATOR_EVALUATE_TIMEOUT_S){last}"
             self._evaluated = True
             return
         for worker in (pod for pod in state.of_role("worker") if pod.phase == "running"):
@@ -63,9 +76,11 @@ class Closing:
                 reply = await self._edge.call_pod(worker.name, request)
             except (CallTimeout, CallRefused) as error:
                 log.info("worker cannot evaluate now", job=self._job, pod=worker.name, error=str(error))
+                self._evaluation_failure = f"{worker.name}: {error}"
                 continue
             if reply.state == "failed":
                 log.warning("evaluation failed", job=self._job, pod=worker.name, detail=reply.detail)
+                self._evaluation_failure = f"{worker.name}: {reply.detail}"
             if reply.evaluation is not None:
                 self._evaluation = reply.evaluation
             self._evaluated = reply.state != "running"

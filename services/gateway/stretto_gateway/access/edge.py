@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from stretto_runtime.process.connections import ADDRESS_MOST
@@ -86,7 +88,8 @@ class Edge:
             return  # nobody waits for an answer
         except (Problem, TimeoutError) as error:
             problem = error if isinstance(error, Problem) else _slow(self._body_s)
-            await problem.response(scope["path"])(scope, receive, sending)
+            answer = sending if isinstance(error, TimeoutError) else _heard(scope, receive, sending, self._body_s)
+            await problem.response(scope["path"])(scope, receive, answer)
             return
         whole: Message | None = {"type": "http.request", "body": body, "more_body": False}
 
@@ -96,6 +99,28 @@ class Edge:
             return message or await receive()
 
         await self._app(scope, read, sending)
+
+
+def _heard(scope: Scope, receive: Receive, send: Send, limit_s: float) -> Send:
+    """Return how an answer is sent while a body is on its way: the rest of the body is taken, and thrown away.
+
+    A connection that is closed before its bytes are read is reset, and the client might never see the answer. Who
+    waits for leave to send a body (`Expect`) sends none.
+    """
+
+    async def sending(message: Message) -> None:
+        is_end = message["type"] == "http.response.body" and not message.get("more_body", False)
+        if not is_end or "expect" in Headers(scope=scope):
+            await send(message)
+            return
+        await send({**message, "more_body": True})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(limit_s):
+                while (await receive()).get("more_body", False):
+                    pass
+        await send({"type": "http.response.body", "body": b""})
+
+    return sending
 
 
 async def _body(request: Request, limit_bytes: int) -> bytes:

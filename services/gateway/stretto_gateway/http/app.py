@@ -113,6 +113,7 @@ def _guard(views: JobViews, access: Access) -> Any:
         request.state.allowed = lambda: access.holds(bearer)
         if request.method in edge.CHANGING:
             require(caller, "submitter")
+        parameters.check_query(request)
         if re.fullmatch(JOB_PATTERN, job := request.path_params.get("job", "")):
             views.check_readable(job, caller.reads)
 

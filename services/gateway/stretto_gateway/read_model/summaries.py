@@ -62,6 +62,8 @@ def summary(view: JobView, now_s: float) -> JobSummary:
         oom_in_s=oom_in_s(view, now_s),
         pods_pending=0 if over else sum(pod.state == "pending" for pod in view.pods.values()),
         samples_given_up=view.progress.samples_given_up,
+        ending=view.ending,
+        complete=view.complete,
     )
 
 

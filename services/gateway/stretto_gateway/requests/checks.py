@@ -11,6 +11,7 @@ from stretto_messages.values import Plan
 from stretto_runtime.settings import EXTENDED_VARIABLE
 from stretto_wire.errors import WireError
 from stretto_wire.findings import Finding, finding
+from stretto_wire.jobspec.entry_lookup import faults_of_entry
 from stretto_wire.jobspec.spec import JobSpec
 from stretto_wire.policy.allowed import VARIABLES, Allowed
 from stretto_wire.rest.problems import Kind
@@ -67,6 +68,12 @@ def check_allowed(spec: JobSpec, by: str, allowed: Allowed, jobs: Mapping[str, J
     found = [*allowed.findings(spec, owner_of(by)), *_foreign_start(spec, by, allowed, jobs)]
     if found:
         raise Problem.of_wire(WireError.collected(found), "not-allowed")
+
+
+def check_entry(spec: JobSpec) -> None:
+    """Refuse training code that pods of this machine would not find. Raises Problem 422."""
+    if found := faults_of_entry(spec):
+        raise Problem.of_wire(WireError.collected(found))
 
 
 def check_extended(spec: JobSpec, cluster: Mapping[str, int]) -> None:

@@ -73,6 +73,7 @@ class Submissions:
             lambda: self._check_name(message),
             lambda: None if size_bytes is None else checks.check_size(size_bytes, self._settings.spec_bytes),
             lambda: checks.check_allowed(spec, message.submitted_by, self._settings.allowed, self._jobs),
+            lambda: checks.check_entry(spec) if self._settings.code_is_here else None,
             lambda: checks.check_extended(spec, self._settings.extended_resources),
             lambda: None if size_bytes is None else self._team_bytes.check(size_bytes, team),
             lambda: checks.check_state(self._shares.get(STATE, 0.0), STATE_FULL_AT),

@@ -18,11 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from stretto_core.actuator.ending import given_up
 from stretto_installation.server import free_port
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message, example_of
+from stretto_messages.books import CompletedBooks, GivenUp, Shortfall
 from stretto_messages.gateway import CallerRole
 from stretto_messages.planner import CandidatesComputed
+from stretto_messages.values import Evaluation
+
+from tests.live_bus import completed, finished
 
 from ..gateway_process import Running, installed, start_gateway
 from ..job_events import decided, plan, profile, started, submitted
@@ -276,6 +281,32 @@ def test_what_is_wrong_in_a_job_file_is_told_at_its_line_before_it_is_submitted(
     page.get_by_role("button", name="Submit", exact=True).click()
     page.get_by_role("heading", name="from-the-page").wait_for()
     assert api(running, "/jobs/from-the-page")["submitted_by"] == "admin"
+
+
+def test_a_finished_job_that_lacks_something_is_told_from_a_whole_one_in_the_list_and_on_its_pages(
+    chromium: Any, running: Running
+) -> None:
+    lost = GivenUp(shard=7, offset=0, epoch=0, start=700, length=4, reason="column 'price' of part-3 is missing")
+    books = CompletedBooks(fingerprint="0" * 16, given_up=(lost,))
+    done = completed("half", 996, 4, books=books)
+    again = Shortfall(kind="trained-again", words="64 samples trained again", detail="ps-1 was lost", lacking=False)
+    found = given_up(done)
+    assert found is not None
+    quality = Evaluation(samples=50, loss=5.5449, auc=0.5, loss_name="log loss")
+    running.publish(submitted("half"), done, finished("half", 996, shortfalls=(found, again), evaluation=quality))
+    running.publish(submitted("whole"), completed("whole", 1000), finished("whole", 1000))
+    page = signed_in(chromium, running)
+    page.goto(f"{running.url}/console/jobs")
+    rows = page.locator("tbody tr")
+    half = rows.filter(has_text="half").first
+    half.get_by_text("! finished, 0.4% given up, 64 samples trained again").wait_for()
+    assert "column 'price' of part-3 is missing" in half.inner_text()
+    assert rows.filter(has_text="whole").first.locator("td").nth(1).inner_text() == "✓ finished"
+    half.get_by_role("link", name="half").click()
+    page.get_by_label("How it ended").get_by_text("samples 700 to 703 in epoch 0").wait_for()
+    assert "Held-out log loss 5.5449, AUC 0.5000" in page.locator("main").inner_text()
+    page.get_by_role("link", name="data", exact=True).click()
+    page.get_by_label("Given up").get_by_text("column 'price' of part-3 is missing").wait_for()
 
 
 def test_a_clone_of_a_job_is_a_file_that_is_accepted(chromium: Any, running: Running) -> None:

@@ -132,7 +132,7 @@ def test_the_newest_events_come_first_and_page_back_to_the_oldest(gateway: Runni
         ]
         assert http.get("/events/newest", params={"limit": 1}).json()["events"][0]["seq"] >= forwards[-1][0]
         for wrong in ({"limit": 0}, {"before": "x"}, {"event": "*"}, {"event": "a.b"}, {"job": "No"}):
-            assert http.get("/events/newest", params=wrong).status_code == 400
+            assert http.get("/events/newest", params=wrong).status_code == 422
         assert http.get("/events/newest", params={"job": "no-such-job"}).status_code == 404
 
 

@@ -123,6 +123,9 @@ def test_a_gateway_answers_pages_that_lead_to_each_other(gateway: Running) -> No
         assert seen == [document["name"] for document in reversed(documents)]
         last = http.get("/jobs", params={"owner": owner, "q": seen[0]}).json()
         assert (last[0]["submitted_by"], last[0]["priority"], last[0]["pods_pending"]) == (owner, 1.0, 0)
-        for wrong, value in {"cursor": "x", "order": "status", "limit": "0", "status": "done"}.items():
+        for wrong, value, status in (
+            *(("cursor", "x", 400), ("order", "status", 422), ("status", "done", 422)),
+            *(("limit", "0", 422), ("limit", "1001", 422), ("limits", "5", 422), ("limit", ["5", "6"], 422)),
+        ):
             refused = problem(http.get("/jobs", params={wrong: value}))
-            assert (refused["status"], refused["field"].partition(".")[0]) == (400, wrong)
+            assert (refused["status"], refused["field"].partition(".")[0]) == (status, wrong)

@@ -31,7 +31,7 @@ from stretto_messages.actuator import (
 )
 from stretto_messages.arbiter import ReplacementDecided
 from stretto_messages.base import Message, example_of
-from stretto_messages.books import CompletedBooks, GivenUp
+from stretto_messages.books import CompletedBooks, GivenUp, Shortfall
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, ColumnsRestored
 from stretto_messages.dispatcher import (
     JobCompleted,
@@ -341,9 +341,9 @@ def test_a_final_checkpoint_that_was_not_stored_is_the_reason_of_the_finished_jo
     view = fold(submitted(), flushed("a-000001"), COMPLETED, full, FINISHED).jobs["a"]
     assert (view.status, view.final_checkpoint_failure) == ("finished", full.reason)
     assert view.reason == (
-        "the trained parameters are lost: final checkpoint not stored: No space left on device; mend the store and "
-        "submit the job under another name with checkpoint.restore_from = file:///store/a-000001/manifest.json, "
-        "the last one that was stored"
+        "the trained parameters are lost and cannot be exported: final checkpoint not stored: No space left on device; "
+        "mend the store and submit the job under another name with checkpoint.restore_from = "
+        "file:///store/a-000001/manifest.json, the last one that was stored"
     )
     assert summary(view, 9.0).reason == view.reason
     none_before = fold(submitted(), COMPLETED, full, FINISHED).jobs["a"].reason
@@ -376,13 +376,28 @@ def test_a_finished_job_says_how_many_samples_it_gave_up_and_why() -> None:
     assert (view.status, view.progress.samples_given_up, summary(view, 9.0).samples_given_up) == ("finished", 12, 12)
     assert view.books is not None
     assert view.books.given_up == lost
-    text = "12 of 2,000 samples (0.60%) were given up: `stretto audit a` lists them; the last: no column 1"
+    text = (
+        "12 of 2,000 samples (0.60%) were given up: `stretto audit a` lists them; the last, samples 1 to 6 in epoch 0: "
+        "no column 1"
+    )
     assert view.reason == summary(view, 9.0).reason == text
+    assert (view.ending, summary(view, 9.0).ending, summary(view, 9.0).complete) == (*["0.6% given up"] * 2, False)
     failed = fold(submitted(), abandoned, JobFailed(job="a", reason="too many")).jobs["a"]
     assert summary(failed, 9.0).samples_given_up == 6
-    both = fold(submitted(), completed, FINISHED, full).jobs["a"].reason
-    assert both.startswith("the trained parameters are lost: ")
-    assert both.endswith(f"; {text}")
+    assert [(one.start, one.length, one.reason) for one in failed.data.given_up_last] == [(0, 6, "no column 0")]
+    both = fold(submitted(), completed, FINISHED, full).jobs["a"]
+    assert both.ending == "not stored, 0.6% given up"
+    assert both.reason.startswith("the trained parameters are lost and ")
+    assert both.reason.endswith(f"; {text}")
+
+
+def test_a_finished_job_says_what_the_event_of_its_end_says() -> None:
+    again = Shortfall(kind="trained-again", words="9 samples trained again", detail="from a-000001", lacking=False)
+    view = fold(submitted(), COMPLETED, replace(FINISHED, shortfalls=(again,))).jobs["a"]
+    assert (view.status, view.ending, view.complete, view.reason) == ("finished", again.words, True, again.detail)
+    assert (summary(view, 9.0).ending, summary(view, 9.0).complete) == (again.words, True)
+    whole = fold(submitted(), COMPLETED, FINISHED).jobs["a"]
+    assert (whole.ending, whole.complete, whole.shortfalls) == ("", True, [])
 
 
 def test_leases_and_pods_that_nothing_ends_are_bounded() -> None:

@@ -114,6 +114,7 @@ CASES = {
     "damaged names": lambda: Case("names-damaged", bus=Bus(names={shard_of(JOB): SpentShard(b"no names", 7)})),
     "too large": lambda: Case("too-large-job", large(3), settings={"spec_bytes": 8192}),
     "nothing allowed": lambda: Case("not-allowed", spec(image="registry/x:1", environment_from=["secret"])),
+    "no such module": lambda: Case("bad-job", settings={"code_is_here": True}),
     "no such devices": lambda: Case("beyond-cluster", spec(resources={"workers": {"extended": GPUS}})),
     "bytes of the day": lambda: Case("bytes-used", bus=Bus(used_up()), settings={"team_bytes_per_day": 1 << 20}),
     "full state": lambda: Case("state-full", fullness=0.95),

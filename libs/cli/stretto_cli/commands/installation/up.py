@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Annotated, Any
 
 import typer
@@ -62,6 +63,7 @@ def up(
     from stretto_installation.one_machine.supervisor import run
 
     options = StartOptions(folder, cpu_cores, memory, port, _settings(settings or []), forget)
+    options.check_settings(os.environ)
     quiet = output is OutputForm.JSON
     if detach:
         state = start_detached(options)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+import os
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +12,7 @@ import typer
 from stretto_client.documents import Documents
 from stretto_client.protocol.operations import ENDED_STATES
 from stretto_wire import JobSpec, WireError
+from stretto_wire.given_file import JOB_BYTES, read_given, text_of
 from stretto_wire.jobspec.jobfile import read_job
 
 from ... import render
@@ -34,8 +35,8 @@ def submit(
         typer.Option(
             "--follow",
             "-f",
-            help="Print the job's events until it ends; the command fails if the job does, gave samples up, or its "
-            "result is not stored.",
+            help="Print the job's events until it ends; the command fails if the job does, or its result lacks "
+            "something: samples, stored parameters or its evaluation.",
         ),
     ] = False,
 ) -> None:
@@ -44,7 +45,7 @@ def submit(
     Submitting the same specification again changes nothing; a different one under the same name is refused. A name
     belongs to one job for ever: to train the same job again, give it another name with --name.
     """
-    text = read_spec(file, name)
+    text = read_spec(file, name, here=options.url is None)
     with options.connect() as gateway:
         done = gateway.submit(text)
         if not follow:
@@ -92,21 +93,29 @@ def _start(spec: JobSpec) -> str:
     )
 
 
-def read_spec(file: Path, name: str | None = None) -> str:
-    """Return a valid specification as YAML or JSON. Raises BadInput with every error in the file."""
+def read_spec(file: Path, name: str | None = None, here: bool = False) -> str:
+    """Return a valid specification as YAML or JSON. Raises BadInput with every error in the file.
+
+    ``here``: pods see the folders of this machine, so that a relative `model.path` is one beside the file.
+    """
     try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+        text = text_of(read_given(file, JOB_BYTES))
     except OSError as error:
         raise BadInput(f"cannot read {file}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise BadInput(f"{file} is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8") from error
     try:
         spec = read_job(text)
-        if name is None:
+        beside = file.parent.absolute() / (spec.model.path or "")
+        moves = here and spec.model.path is not None and beside.is_dir()
+        if name is None and not moves:
             return text
-        renamed = {**spec.model_dump(mode="json", exclude_unset=True), "name": name}
-        JobSpec.parse(renamed)
-        return json.dumps(renamed)
+        changed = spec.model_dump(mode="json", exclude_unset=True)
+        if moves:
+            changed["model"]["path"] = os.path.normpath(beside)
+        changed["name"] = name or spec.name
+        JobSpec.parse(changed)
+        return json.dumps(changed)
     except WireError as error:
         errors = [asdict(finding) for finding in error.findings]
         raise BadInput(f"{file} is refused", errors, error.count) from error

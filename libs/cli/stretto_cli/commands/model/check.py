@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from stretto_client import figures
+from stretto_wire.errors import WireError
 from stretto_wire.jobspec.jobfile import argument
 
 from ...command import command
@@ -72,7 +73,10 @@ def arguments_of(given: list[str], data: str | None) -> dict[str, Any]:
         name, equals, text = each.partition("=")
         if not equals or not name.isidentifier():
             raise BadInput(f"--set {each}: give NAME=VALUE with the name of an argument of the model")
-        found[name] = argument(text)
+        try:
+            found[name] = argument(text)
+        except WireError as error:
+            raise BadInput(f"--set {each}: {error.remedy}") from error
     return found
 
 

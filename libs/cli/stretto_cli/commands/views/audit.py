@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from stretto_client import figures
+from stretto_messages.books import small_share
 
 from ...command import command
 from ...errors import CliError
@@ -80,7 +81,7 @@ def _verdict(found: Json) -> str:
     """Say in a line whether the books agree, and which samples no column could count."""
     verdict = "[green bold]exact[/green bold]" if found["exact"] else "[red bold]not exact[/red bold]"
     if given_up := found["samples_given_up"]:
-        share = figures.small_share(given_up / found["samples_total"])
+        share = small_share(given_up / found["samples_total"])
         of_all = f"{given_up:,} of {found['samples_total']:,} samples ({share}) were given up and never trained"
         verdict = (
             f"[yellow bold]exact but for what was given up[/yellow bold]: {of_all}"

@@ -33,7 +33,7 @@ def audit_log(
     with connect(folder, url, token) as gateway:
         lines = gateway.audit_log().splitlines()
     if not verify:
-        sys.stdout.write("".join(f"{line.decode()}\n" for line in lines))
+        sys.stdout.buffer.write(b"".join(line + b"\n" for line in lines))  # no encoding may change what is hashed
         return
     try:
         found = verified(lines)

@@ -16,7 +16,7 @@ from stretto_client.protocol.operations import ENDED_STATES
 from ...command import command
 from ...errors import BadInput
 from ...options import GatewayOptions, JobArgument, console, print_json
-from ...render import Json, head, table
+from ...render import Json, head, is_whole, table
 
 REFUSALS_SHOWN = 5
 CANDIDATES_SHOWN = 12
@@ -62,7 +62,7 @@ def decisions(view: Json, chosen: list[Json]) -> RenderableType:
     parts += [Text(data_workers(each)) for each in (view.get("feeding") or {}).get("decisions", ())]
     parts += [Text(loss(each), style="yellow") for each in view["losses"]]
     if view["status"] in ENDED_STATES and view["reason"]:
-        parts.append(Text(f"{view['status']}: {view['reason']}", style="red"))
+        parts.append(Text(f"{view['status']}: {view['reason']}", style="dim" if is_whole(view) else "red"))
     if not chosen:
         parts.append(Text("nothing was decided yet", style="dim"))
     return Group(*parts)

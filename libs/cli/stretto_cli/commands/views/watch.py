@@ -19,7 +19,7 @@ from stretto_client.protocol.operations import ENDED_STATES
 
 from ...command import command
 from ...options import GatewayOptions, JobArgument, console, print_json, quantity
-from ...render import Json, books, fault_of, measures, quality, stalled, state_of, table
+from ...render import Json, books, fault_of, measures, quality, stalled, state, table
 
 DECISIONS_SHOWN = 3
 EXITED_SHOWN = 2
@@ -45,7 +45,7 @@ def watch(
     """Show throughput, plan, pods, shards and memory forecast of a job, live, until it ends.
 
     With -o json: one line per update, with everything known about the job. Without --once: exit status 1 if the job
-    failed or was cancelled, gave samples up, or its result is not stored.
+    failed or was cancelled, or its result lacks something: samples, stored parameters or its evaluation.
     """
     with options.connect() as gateway:
         view = gateway.job(job)
@@ -87,7 +87,7 @@ def dashboard(view: Json, width: int = 160, rows: int | None = None) -> Renderab
     taken = 3 + top.row_count + wrapped + len(ended) + len(decisions)  # borders and the head of the pods
     pods = _pods(view, width, None if rows is None else max(PODS_LEAST, rows - 1 - taken))
     parts: list[RenderableType] = [top, *reason, pods, *decisions, *ended]
-    return Panel(Group(*parts), title=f"[bold]{view['name']}[/bold]  {state_of(view)}", title_align="left")
+    return Panel(Group(*parts), title=f"[bold]{view['name']}[/bold]  {state(view)}", title_align="left")
 
 
 def _top(view: Json, width: int) -> Table:
@@ -144,7 +144,7 @@ def _quality(curve: list[Json], width: int) -> str:
     if len(curve) == 1:
         return f"{quality(curve[0])} {samples}"
     found, own = measures(curve[-1])
-    drawn = "AUC" if "AUC" in found else "loss"
+    drawn = "AUC" if "AUC" in found else next(iter(found))
     values = [measures(point)[0].get(drawn, found[drawn]) for point in curve]
     line = figures.sparkline([value - min(values) for value in values], width)
     told = [f"{name} {value:.4f}" for name, value in found.items() if name != drawn] + [own] * bool(own)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+import difflib
+from collections import Counter
+from typing import Annotated, Any, get_origin
 
 from fastapi import Header, Path, Query, Request, Response
+from pydantic import BaseModel
 from stretto_messages.base import JOB_PATTERN, PodId
 from stretto_runtime.process.connections import network_of
 from stretto_wire.codec import adapter_of
 from stretto_wire.contract.excerpts import SEQ_MAX as SEQ_MAX
+from stretto_wire.findings import MOST, Finding, finding
 from stretto_wire.rest.problems import MEDIA_TYPE
 
 from ...access.callers import ANYBODY
+from ...problems import Problem
 from ...read_model.parts import matches
 from .. import components
 
@@ -49,6 +54,23 @@ def json(kind: Any, value: Any) -> Response:
 def unchanged(held: str | None, tag: str) -> Response | None:
     """Return the answer 304 if the client holds the answer with this ETag, else None."""
     return Response(status_code=304, headers={"ETag": tag}) if matches(held, tag) else None
+
+
+def check_query(request: Request) -> None:
+    """Refuse what a route would pass over: a misspelt query parameter, and one given twice. Raises Problem 422."""
+    known = {each.alias: each.field_info.annotation for each in request.scope["route"].dependant.query_params}
+    if any(isinstance(each, type) and issubclass(each, BaseModel) for each in known.values()):
+        return  # a model of all parameters, which refuses others itself
+    found: list[Finding] = []
+    for name, count in Counter(name for name, _ in request.query_params.multi_items()).items():
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            remedy = f"did you mean {near[0]}?" if near else f"known are {', '.join(known) or 'none'}"
+            found.append(finding((name,), request.query_params[name], f"no such parameter here; {remedy}"))
+        elif count > 1 and get_origin(known[name]) is not list:
+            found.append(finding((name,), f"{count} times", "given once"))
+    if found:
+        raise Problem.of_findings(422, "bad-request", str(found[0]), found[:MOST], len(found))
 
 
 def name_of(request: Request) -> str:

@@ -12,6 +12,8 @@ from stretto_wire.rest import views
 from ..parts import Revisions
 
 LIST_LIMIT = 500
+GIVEN_UP_SHOWN = 20
+"""Number of shards that were given up in the view of a job, with their reasons; its audit lists ten times as many."""
 
 T = TypeVar("T")
 

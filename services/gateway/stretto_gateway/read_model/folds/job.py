@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import singledispatchmethod
 
+from stretto_core.actuator.ending import given_up, not_stored
 from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import Message
@@ -12,42 +13,21 @@ from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanReq
 from stretto_messages.planner import CandidatesComputed, HistoryMatched, PlanProposed
 from stretto_wire.rest import views
 
-from .fold import Fold, Returned, push
+from .fold import GIVEN_UP_SHOWN, Fold, Returned, push
 
 RETURNS_LIMIT = 50
 REQUESTS = 100
-GIVEN_UP_SHOWN = 20
-"""Number of shards that were given up in the view of a finished job, with their reasons; its audit lists ten times as
-many."""
 
 
-def unstored(view: views.JobView) -> str:
-    """Return why the trained parameters of a job were not stored, with the remedy; empty if they were stored."""
-    if not view.final_checkpoint_failure:
-        return ""
+def judge(view: views.JobView) -> None:
+    """Say how a finished job ended; the end of its final checkpoint may be known only afterwards."""
     stored = [each.checkpoint for each in view.checkpoints if each.stage in ("stored", "restored") and each.checkpoint]
-    earlier = f" with checkpoint.restore_from = {stored[-1].url}, the last one that was stored" if stored else ""
-    failure = view.final_checkpoint_failure.removeprefix("not stored: ")
-    return (
-        f"the trained parameters are lost: final checkpoint not stored: {failure}; "
-        f"mend the store and submit the job under another name{earlier}"
-    )
-
-
-def shortfall(view: views.JobView) -> str:
-    """Return what a finished job lacks, with reasons and remedies; empty if all samples are trained and stored."""
-    return "; ".join(filter(None, (unstored(view), untrained(view))))
-
-
-def untrained(view: views.JobView) -> str:
-    """Return how many samples of a job were given up, and the last reason; empty if none were."""
-    given_up, total = view.progress.samples_given_up, view.progress.samples_total
-    if not given_up:
-        return ""
-    told = view.books.given_up if view.books else []
-    last = f"; the last: {told[-1].reason}" if told else ""
-    share = f" ({given_up / total:.2%})" if total else ""
-    return f"{given_up:,} of {total:,} samples{share} were given up: `stretto audit {view.name}` lists them{last}"
+    unstored = not_stored(view.final_checkpoint_failure, stored[-1].url if stored else "")
+    others = [each for each in view.shortfalls if each.kind != "not-stored"]
+    view.shortfalls = [unstored, *others] if unstored else others
+    view.ending = ", ".join(each.words for each in view.shortfalls)
+    view.complete = not any(each.lacking for each in view.shortfalls)
+    view.reason = "; ".join(each.detail for each in view.shortfalls)
 
 
 class JobFold(Fold):
@@ -113,7 +93,11 @@ class JobFold(Fold):
             requeued=completed.requeued if completed else self.view.shards.requeued,
             given_up=[*completed.books.given_up[-GIVEN_UP_SHOWN:]] if completed and completed.books else [],
         )
-        self._end("finished", shortfall(self.view))
+        lost = given_up(completed) if completed and not message.shortfalls else None  # events of before have none
+        self.view.shortfalls = [lost] if lost else [*message.shortfalls]
+        self._end("finished", "")
+        if self.view.status == "finished":
+            judge(self.view)
 
     def _end(self, status: views.Status, reason: str) -> None:
         if self.view.status in views.OVER:

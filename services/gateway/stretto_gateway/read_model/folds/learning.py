@@ -5,12 +5,13 @@ from __future__ import annotations
 from functools import singledispatchmethod
 
 from stretto_messages.base import Message
+from stretto_messages.books import GivenUp
 from stretto_messages.dispatcher import EvaluationMeasured, ShardAbandoned
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import DataPartition
 from stretto_wire.rest.views import DataView, LearningPoint, PartitionView
 
-from .fold import Fold, record
+from .fold import GIVEN_UP_SHOWN, Fold, push, record
 
 CURVE_POINTS = 500
 
@@ -34,7 +35,18 @@ class LearningFold(Fold):
 
     @fold.register
     def _(self, message: ShardAbandoned) -> None:
-        self.view.data.given_up += message.shard.length - message.shard.offset
+        shard, data = message.shard, self.view.data
+        data.given_up += shard.length - shard.offset
+        lost = GivenUp(
+            shard=shard.id,
+            offset=shard.offset,
+            epoch=shard.epoch,
+            start=shard.start + shard.offset,
+            length=shard.length - shard.offset,
+            reason=message.reason,
+            partition=shard.partition,
+        )
+        push(data.given_up_last, lost, GIVEN_UP_SHOWN)
 
     @fold.register
     def _(self, message: EvaluationMeasured) -> None:
@@ -47,6 +59,7 @@ class LearningFold(Fold):
             found.loss,
             found.auc,
             found.metrics,
+            found.loss_name,
         )
         record(self.view.learning, point, CURVE_POINTS)
 

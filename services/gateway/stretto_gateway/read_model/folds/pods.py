@@ -30,7 +30,7 @@ from stretto_messages.values import CheckpointRef
 from stretto_wire.rest import views
 
 from .fold import Fold, push
-from .job import shortfall
+from .job import judge
 
 PODS_KEPT = 1000
 REPLACEMENTS = 100
@@ -233,7 +233,7 @@ class PodFold(Fold):
         """Note how the final checkpoint ended. If the job has not waited for that end, it is finished already."""
         self.view.final_checkpoint_failure = failure
         if self.view.status == "finished":
-            self.view.reason = shortfall(self.view)
+            judge(self.view)
 
     def _stage(self, id: str, stage: views.CheckpointStage, checkpoint: CheckpointRef | None) -> views.CheckpointView:
         found = next((view for view in self.view.checkpoints if view.id == id), None)

@@ -73,6 +73,7 @@ def document_of(found: SeriesForecast) -> dict[str, Any]:
         "interval_gib": [found.at_end.low / GIB, found.at_end.high / GIB],
         "oom_at_s": found.oom_at_s,
         "oom_at_samples": found.oom_at_samples,
+        "oom_is_likely": found.oom_is_likely,
         "recommended_gib": found.recommended_bytes / GIB,
     }
 
@@ -81,8 +82,9 @@ def _view(result: dict[str, Any], capacity_gib: float) -> RenderableType:
     low, high = result["interval_gib"]
     runs_out = f"{capacity_gib:g} GiB are enough to the end"
     if result["oom_at_s"] is not None:
+        how = "are full" if result["oom_is_likely"] else "will probably do, but may be full"
         runs_out = (
-            f"{capacity_gib:g} GiB are full at {result['oom_at_s']:.0f} s, after {result['oom_at_samples']:.0f} samples"
+            f"{capacity_gib:g} GiB {how} at {result['oom_at_s']:.0f} s, after {result['oom_at_samples']:.0f} samples"
         )
     return (
         f"at the end {result['forecast_gib_at_end']:.3f} GiB ({low:.3f} to {high:.3f} with 90 %); {runs_out};"

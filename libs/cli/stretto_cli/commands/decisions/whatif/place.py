@@ -13,6 +13,7 @@ from stretto_core.algorithms import PLACE
 from stretto_core.offline.placement import DeviceType, LearningAlgorithm, Placement, PlacementProblem
 from stretto_core.offline.placement import Layer as ProfiledLayer
 from stretto_messages.base import InvalidValue
+from stretto_wire.given_file import DATA_BYTES, read_given
 
 from ....options import OutputForm, OutputOption, answer
 from ....progress import watched
@@ -131,7 +132,7 @@ def _learned(
 
 def _read(file: Path) -> bytes:
     try:
-        return file.read_bytes()
+        return read_given(file, DATA_BYTES)
     except OSError as error:
         refuse("--model", str(file), f"a file that can be read ({error.strerror})")
 
