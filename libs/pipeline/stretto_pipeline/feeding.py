@@ -4,6 +4,8 @@ A trainer consumes batches in an order that it states. *Home* is the trainer's o
 them at any time. *Lanes* are processes elsewhere that prepare batches, too (GoldMiner's data workers). A batch is named
 by its content, so nothing depends on who prepared it, how often, or when; late and doubled answers are dropped.
 
+While the trainer waits for batches, home is one reader more: it prepares the batch that lanes would have last.
+
 Three rules keep the numbers of a run without lanes:
 
 1. Batches are delivered in the stated order.
@@ -45,6 +47,8 @@ FAILURES_MAX = 3
 CHECK_EVERY = 256
 REMEMBERED = 32
 """Number of a lane's last answers whose median is taken."""
+WAITED_S_MAX = 1.0
+"""Most waiting of the trainer that home may still make use of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The trainer waits for the first batch."""
+    """The trainer asks for the first batch. ``waited_s``: how long it did nothing but wait for the one before."""
+
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +110,15 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class HomePrepared:
-    """Home has prepared a batch of ``size_bytes``, or has failed (``is_failure``): its error is then delivered."""
+    """Home has prepared a batch of ``size_bytes``, or has failed (``is_failure``): its error is then delivered.
+
+    ``busy_s``: time of a processor that this took.
+    """
 
     range: SampleRange
     size_bytes: int = 0
     is_failure: bool = False
+    busy_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +331,11 @@ class FeedMachine:
         """Number of lanes' answers since home last repeated an answer."""
         self._largest_bytes = 0
         self._home_took_s: deque[float] = deque(maxlen=REMEMBERED)
+        self._home_busy_s: deque[float] = deque(maxlen=REMEMBERED)
+        self._waited_s = 0.0
+        """Time in which the trainer did nothing but wait, less the processor time that home has made of it since."""
+        self._delivered_s: deque[float] = deque(maxlen=REMEMBERED)
+        """Times of the last deliveries."""
         self._actions: list[Action] = []
 
     @property
@@ -339,9 +354,10 @@ class FeedMachine:
         match event:
             case Wanted(ranges):
                 self._want(ranges)
-            case Needed():
+            case Needed(waited_s):
                 assert self._order, "nothing is wanted"
                 self._is_needed = True
+                self._waited_s = min(self._waited_s + waited_s, WAITED_S_MAX)
             case Joined(lane):
                 if not self.is_alone:
                     self._lanes.setdefault(lane, _Lane())
@@ -359,7 +375,7 @@ class FeedMachine:
                 pass
         self.counts.late += sum(lane.note_late(now_s) for lane in self._lanes.values())
         self._release()
-        self._deliver()
+        self._deliver(now_s)
         self._ask(now_s)
         self._use_home(now_s)
         return self._actions
@@ -421,6 +437,8 @@ class FeedMachine:
         self._home = None
         self._largest_bytes = max(self._largest_bytes, event.size_bytes)
         self._home_took_s.append(now_s - self._home_since_s)
+        self._home_busy_s.append(event.busy_s)
+        self._waited_s = max(0.0, self._waited_s - event.busy_s)
         if wanted in self._unchecked:
             if event.is_failure:  # nothing to compare with
                 self._drop_unchecked(wanted)
@@ -456,11 +474,12 @@ class FeedMachine:
             if self._lanes[name].has_answered and name not in self._unchecked.values():
                 self._leave(name)
 
-    def _deliver(self) -> None:
+    def _deliver(self, now_s: float) -> None:
         if self._is_needed and self._order[0] in self._here:
             wanted = self._order.popleft()
             lane = self._here.pop(wanted)
             self._is_needed = False
+            self._delivered_s.append(now_s)
             self.counts.delivered += 1
             self.counts.from_lanes += lane != ""
             self._actions.append(Deliver(wanted, lane))
@@ -505,6 +524,23 @@ class FeedMachine:
             self._prepare(next(each for each in self._order if each in self._unchecked), now_s)
         elif not (self.lanes or head in self._here or any(each.is_leaving_with(head) for each in self._lanes.values())):
             self._prepare(head, now_s)
+        elif self.lanes and self._is_home_ahead and (last := self._last_in_time()) is not None:
+            self._prepare(last, now_s)
+
+    def _last_in_time(self) -> SampleRange | None:
+        """Return the batch that lanes would have last, if they are behind and home has it by then.
+
+        While the trainer waits its processor idles, too. Home takes no more than that, so it slows no step down.
+        """
+        is_ahead = sum(lane != "" for lane in self._here.values()) >= SPARE
+        is_known = len(self._delivered_s) > 1 and bool(self._home_took_s)
+        if is_ahead or not is_known or not self._waited_s or median(self._home_busy_s) > self._waited_s:
+            return None
+        in_hand = {each for lane in self._lanes.values() for each in lane.asked}
+        free = [place for place, each in enumerate(self._window()) if not (each in in_hand or self._is_taken(each))]
+        batch_s = (self._delivered_s[-1] - self._delivered_s[0]) / (len(self._delivered_s) - 1)
+        is_in_time = bool(free) and free[0] > 0 and free[-1] * batch_s >= median(self._home_took_s)
+        return self._order[free[-1]] if is_in_time else None  # the first batch is soon asked for, or home's at once
 
     def _is_missing(self, head: SampleRange, now_s: float) -> bool:
         """Return whether no lane will have a batch sooner than home.
@@ -525,7 +561,8 @@ class FeedMachine:
 
     def _window(self) -> Iterable[SampleRange]:
         bounded = max(SPARE, self._window_bytes // self._largest_bytes) if self._largest_bytes else SPARE
-        return islice(self._order, min(bounded, SPARE + CREDITS * len(self._lanes)))
+        readers = len(self._lanes) + self._is_home_ahead
+        return islice(self._order, min(bounded, SPARE + CREDITS * readers))
 
     def _is_taken(self, wanted: SampleRange) -> bool:
         return wanted in self._here or wanted in self._unchecked or wanted in self._failed or wanted == self._home

@@ -25,6 +25,6 @@ class ImportedGraph:
         graph = self._wrapped.graph
         found = [*map(graph.get_tensor_by_name, fetches), *map(graph.get_operation_by_name, targets)]
         pruned = self._wrapped.prune([graph.get_tensor_by_name(name) for name in feeds], found)
-        # called as `pruned(*given)`, TensorFlow tries a signature that a pruned function does not have, and prints every
-        # tensor for an error that nobody sees: that cost more than the step
+        # called as `pruned(*given)`, TensorFlow first tries a signature that a pruned function does not have, and
+        # prints every tensor for an error that nobody sees: that cost more than many a step
         return lambda given: pruned._call_with_flat_signature(given, {})
