@@ -68,6 +68,16 @@ class FeedEdge(ABC, Generic[Batch]):
     def counts(self) -> Counts:
         return self._machine.counts
 
+    @property
+    def is_served(self) -> bool:
+        """Return whether there is a lane."""
+        return self._machine.is_served
+
+    @property
+    def is_trusted(self) -> bool:
+        """Return whether there is a lane whose answers are used."""
+        return bool(self._machine.lanes)
+
     def follow(self, ranges: Sequence[SampleRange]) -> None:
         """State the batches to come, in order. Without batches, a `take` that still waits is given up."""
         with self._lock:

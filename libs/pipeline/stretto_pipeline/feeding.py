@@ -343,6 +343,11 @@ class FeedMachine:
         """The names of the lanes in use."""
         return tuple(name for name, lane in self._lanes.items() if lane.is_trusted and lane.is_available)
 
+    @property
+    def is_served(self) -> bool:
+        """Return whether any lane can be asked, or has yet to show that it can."""
+        return bool(self._lanes)
+
     def next_s(self) -> float:
         """Return the time at which Tick has to be reported, infinity if it has not."""
         head = self._order[0] if self._is_needed and self._home is None else None

@@ -8,7 +8,7 @@ Both parts are made from the step's own graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ProgramRefused
@@ -16,6 +16,7 @@ from ..graphs.pruning import ImportedGraph
 from ..graphs.reading import Reading, read_graph
 from ..graphs.sizes import UNKNOWN_DIMENSION, size_bytes, static_size
 from ..graphs.tracing import trace
+from ..lanes.trial import Trial
 from ..partition.costs import CALL_US, guess_us, measured_names, with_guesses, with_maps, with_measures
 from ..partition.cut import Prices
 from ..partition.effects import SOURCES
@@ -38,12 +39,13 @@ Finish = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 
 @dataclass(frozen=True)
 class Split:
-    """A step, cut once for all passes. finish: runs home's part."""
+    """A step, cut once for all passes. finish: runs home's part. trial: whether that pays."""
 
     traced: Traced
     partition: GraphPartition
     halves: Halves
     finish: Finish
+    trial: Trial = field(default_factory=Trial)
 
 
 def split_of(step: Traced, opening: Opening, prices: Prices) -> Split:
