@@ -11,7 +11,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from ..errors import in_words
+from ..errors import ProgramRefused, in_words
 from ..graphs.shuffles import Drawn, Orders
 from ..import_hooks import Hook, replace_method
 from ..lanes.data_workers import DataWorkers
@@ -125,8 +125,12 @@ class Datasets:
         """
         check_travels(opening.source)
         kept = splits.of(opening.dataset.element_spec)
-        split = split_of(trace(), opening, Prices()) if kept is None else kept
-        check_moves(split, opening)
+        try:
+            split = split_of(trace(), opening, Prices()) if kept is None else kept
+            check_moves(split, opening)
+        except ProgramRefused as error:
+            where = f"; maps of tf.data stay, because of {opening.ended_by}" if opening.has_kept else ""
+            raise ProgramRefused(f"{error}{where}") from error
         splits.keep(opening.dataset.element_spec, split)
         return Plan(split, opening, splits.prepared(split, opening))
 
