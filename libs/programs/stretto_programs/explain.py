@@ -44,16 +44,20 @@ def explain(
     script = Path(request.script)
     if not script.is_file():
         raise ProgramRefused(f"{script} is no file: name a Python script")
-    tell("starting TensorFlow")
+    tell("starting")
     from .capture.analysis import explained
     from .capture.captured import Captured
     from .capture.first_step import first_step
+    from .capture.loaders import LoaderStep
     from .capture.report import document, dot
     from .partition.cut import Prices
 
     found: dict[str, Any] = {}
 
-    def use(captured: Captured) -> None:
+    def use(captured: Captured | LoaderStep) -> None:
+        if isinstance(captured, LoaderStep):
+            found.update(captured.document(), script=str(script))
+            return
         told = explained(captured, Prices(), tell)
         found.update(document(told), script=str(script))
         if request.dot:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import runpy
 import sys
@@ -11,11 +12,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ..errors import HookMissing, ProgramRefused
+from . import loaders
 from .captured import Captured, HookFailed, StepReached, ours
+from .loaders import LoaderStep
 
 NO_STEP = (
-    "{script} ended without a step of training: one of Keras `fit`, or of a `tf.function` that writes trainable "
-    "variables. Sessions of TensorFlow 1 are not explained: run the step in a `tf.function`"
+    "{script} ended without a step of training: one of Keras `fit`, of a `tf.function` that writes trainable "
+    "variables, or three batches of a PyTorch DataLoader. Sessions of TensorFlow 1 are not explained: run the step in "
+    "a `tf.function`"
 )
 _REACHED_AGAIN_MAX = 3
 """Most times that a program may catch the end at its first step; at the next one its process is ended."""
@@ -25,7 +29,7 @@ def first_step(
     script: Path,
     arguments: Sequence[str],
     *,
-    use: Callable[[Captured], None],
+    use: Callable[[Captured | LoaderStep], None],
     stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Run a script until its first step, and call `use` with the step while everything that the step needs is alive.
@@ -33,11 +37,9 @@ def first_step(
     The program ends there. If it catches that end again and again, `stop` is called, and the process is ended. Raises
     ProgramRefused: the script cannot be run, fails, or has no step.
     """
-    from .hooks import install
-
     reached = 0
 
-    def take(captured: Captured) -> None:
+    def take(captured: Captured | LoaderStep) -> None:
         nonlocal reached
         reached += 1
         if reached > _REACHED_AGAIN_MAX:
@@ -53,7 +55,7 @@ def first_step(
     sys.argv, sys.path[0:0] = [str(script), *arguments], [str(script.resolve().parent)]
     try:
         with ExitStack() as hooks:
-            hooks.callback(install(take))
+            _install(take, hooks)
             runpy.run_path(str(script), run_name="__main__")
     except StepReached:
         pass
@@ -71,6 +73,15 @@ def first_step(
         sys.argv, sys.path[:] = before[0], before[1]
     if not reached:
         raise ProgramRefused(NO_STEP.format(script=script))
+
+
+def _install(take: Callable[[Captured | LoaderStep], None], hooks: ExitStack) -> None:
+    """Put the hooks of both frameworks in place; `hooks` removes them. TensorFlow may not be installed."""
+    hooks.callback(loaders.install(take))
+    if importlib.util.find_spec("tensorflow") is not None:
+        from .hooks import install
+
+        hooks.callback(install(take))
 
 
 def _place(error: Exception, script: Path) -> str:
