@@ -7,10 +7,12 @@ done, total]}, and at the end {"result": …}, or {"error": …} with exit statu
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,9 +50,10 @@ def explain(
     from .capture.analysis import explained
     from .capture.captured import Captured
     from .capture.first_step import first_step
-    from .capture.loaders import LoaderStep
     from .capture.report import document, dot
     from .partition.cut import Prices
+    from .torch import first_loader
+    from .torch.first_loader import LoaderStep
 
     found: dict[str, Any] = {}
 
@@ -64,7 +67,17 @@ def explain(
             found["dot"] = dot(told)
 
     tell(f"running {script.name}")
-    first_step(script, request.arguments, use=use, stop=lambda: stop(found))
+
+    def install(take: Callable[[Captured | LoaderStep], None]) -> Callable[[], None]:
+        with ExitStack() as hooks:
+            hooks.callback(first_loader.install(take))
+            if importlib.util.find_spec("tensorflow") is not None:
+                from .capture import hooks as tensorflow
+
+                hooks.callback(tensorflow.install(take))
+            return hooks.pop_all().close
+
+    first_step(script, request.arguments, use=use, install=install, stop=lambda: stop(found))
     if not found:  # the program has caught the exception that ends it
         raise ProgramRefused(f"{script} caught an error of its explanation: let its first step end it")
     return found

@@ -160,7 +160,7 @@ class Tuning:
             return self._alone(window, feed, left_s) if not (feed.lanes or state.wanted) else None
         if feed.lanes != state.given * self.limits.lanes:
             if state.phase == "scaling" and feed.lanes == state.before * self.limits.lanes:
-                self._note_before((last_per_s + per_s) / 2, feed)
+                _note_before(state, (last_per_s + per_s) / 2, feed, self.rules)
             return self._silent(feed, now)
         state.silent_since_s = state.incomplete_since_s = None
         if self._is_slow(window, feed, now):
@@ -193,15 +193,6 @@ class Tuning:
             state.phase = "alone"
         elif state.given:  # as many as before, until the next windows tell
             state.phase, state.before = "scaling", state.given
-
-    def _note_before(self, per_s: float, feed: FeedProfile) -> None:
-        """Note the rate just before data workers serve: a store that recovers meanwhile is none of their doing."""
-        state = self.state
-        state.before_per_s = per_s
-        if not state.before:
-            state.alone_per_s = per_s
-            if feed.read_share < self.rules.read_share_min:  # what they were to end has ended: it may come again
-                state.alone_share = 0.0
 
     # phases ----------------------------------------------------------------------------------------------------
 
@@ -266,7 +257,7 @@ class Tuning:
         worker_per_s = feed.enqueued_per_s / state.given
         waits = feed.read_share >= rules.read_share_min and state.given < (state.enough or self.limits.most)
         home = _is_free_at_home(window, feed, worker_per_s / self.limits.lanes, rules)
-        spare = self._spare(feed, worker_per_s) < state.given
+        spare = _spare(state, feed, worker_per_s, rules) < state.given
         if not ((waits and state.given == state.wanted) or home or spare):
             state.windows = 0
             return None
@@ -284,18 +275,11 @@ class Tuning:
         return self._propose(count, worker_per_s, feed, [_waits(feed), _covers(count, worker_per_s, feed)])
 
     def _trim(self, feed: FeedProfile, worker_per_s: float) -> DataWorkersProposed | None:
-        count = self._spare(feed, worker_per_s)
+        count = _spare(self.state, feed, worker_per_s, self.rules)
         if count >= self.state.given:
             return None
         text = f"{count} of {self.state.given} data workers prepare as much as workers take"
         return self._propose(count, worker_per_s, feed, [text])
-
-    def _spare(self, feed: FeedProfile, worker_per_s: float) -> int:
-        """Return the least number that is not scarce."""
-        if worker_per_s <= 0:
-            return self.state.given
-        count = max(1, math.ceil(feed.dequeued_per_s * (1 + self.rules.spare) / worker_per_s))
-        return max(count, self.state.short + 1)
 
     # ends ------------------------------------------------------------------------------------------------------
 
@@ -355,6 +339,23 @@ class Tuning:
             dequeued_per_s=feed.dequeued_per_s,
             reasons=tuple(reasons),
         )
+
+
+def _note_before(state: TuningState, per_s: float, feed: FeedProfile, rules: TuningRules) -> None:
+    """Note the rate just before data workers serve: a store that recovers meanwhile is none of their doing."""
+    state.before_per_s = per_s
+    if not state.before:
+        state.alone_per_s = per_s
+        if feed.read_share < rules.read_share_min:  # what they were to end has ended: it may come again
+            state.alone_share = 0.0
+
+
+def _spare(state: TuningState, feed: FeedProfile, worker_per_s: float, rules: TuningRules) -> int:
+    """Return the least number that is not scarce."""
+    if worker_per_s <= 0:
+        return state.given
+    count = max(1, math.ceil(feed.dequeued_per_s * (1 + rules.spare) / worker_per_s))
+    return max(count, state.short + 1)
 
 
 def _steps_per_s(window: ProfileMeasured) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import runpy
 import sys
@@ -10,12 +9,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 from ..errors import HookMissing, ProgramRefused
-from . import loaders
-from .captured import Captured, HookFailed, StepReached, ours
-from .loaders import LoaderStep
+from .captured import HookFailed, StepReached, ours
 
+T = TypeVar("T")
 NO_STEP = (
     "{script} ended without a step of training: one of Keras `fit`, of a `tf.function` that writes trainable "
     "variables, or three batches of a PyTorch DataLoader. Sessions of TensorFlow 1 are not explained: run the step in "
@@ -29,17 +28,19 @@ def first_step(
     script: Path,
     arguments: Sequence[str],
     *,
-    use: Callable[[Captured | LoaderStep], None],
+    use: Callable[[T], None],
+    install: Callable[[Callable[[T], None]], Callable[[], None]],
     stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Run a script until its first step, and call `use` with the step while everything that the step needs is alive.
 
-    The program ends there. If it catches that end again and again, `stop` is called, and the process is ended. Raises
-    ProgramRefused: the script cannot be run, fails, or has no step.
+    install: puts hooks in place that take a step, and returns a function that removes them. The program ends at its
+    step. If it catches that end again and again, `stop` is called, and the process is ended. Raises ProgramRefused: the
+    script cannot be run, fails, or has no step.
     """
     reached = 0
 
-    def take(captured: Captured | LoaderStep) -> None:
+    def take(captured: T) -> None:
         nonlocal reached
         reached += 1
         if reached > _REACHED_AGAIN_MAX:
@@ -55,7 +56,7 @@ def first_step(
     sys.argv, sys.path[0:0] = [str(script), *arguments], [str(script.resolve().parent)]
     try:
         with ExitStack() as hooks:
-            _install(take, hooks)
+            hooks.callback(install(take))
             runpy.run_path(str(script), run_name="__main__")
     except StepReached:
         pass
@@ -73,15 +74,6 @@ def first_step(
         sys.argv, sys.path[:] = before[0], before[1]
     if not reached:
         raise ProgramRefused(NO_STEP.format(script=script))
-
-
-def _install(take: Callable[[Captured | LoaderStep], None], hooks: ExitStack) -> None:
-    """Put the hooks of both frameworks in place; `hooks` removes them. TensorFlow may not be installed."""
-    hooks.callback(loaders.install(take))
-    if importlib.util.find_spec("tensorflow") is not None:
-        from .hooks import install
-
-        hooks.callback(install(take))
 
 
 def _place(error: Exception, script: Path) -> str:

@@ -1,4 +1,4 @@
-"""Whether data workers pay: the steps of a program alone and with them, timed one after the other in the same run.
+"""A trial of data workers: steps of a program alone and with them, timed one after the other in the same run.
 
 alone -> waiting, until data workers serve; the program runs alone -> with -> kept, or home for good
 """

@@ -132,7 +132,7 @@ class Iterators:
         return False
 
     def plain_step(self, state: IteratorState, plain: Callable[[], Any]) -> Any:
-        """Run a step as the program alone, on an iterator that data workers may serve later."""
+        """Take an element, or run a step, as the program alone, on an iterator that data workers may serve later."""
         import tensorflow as tf
 
         try:
@@ -150,23 +150,10 @@ class Iterators:
 
     def plain_element(self, iterator: Any, state: IteratorState) -> Any:
         """Return the next element, from TensorFlow's own iterator."""
-        import tensorflow as tf
-
         if state.running is not None or state.place is not None:
             self.settle(state, "the program takes an element itself")
             state = iterator_state(iterator) or state
-        try:
-            with self._datasets.ours():
-                return self.next(iterator)
-        except tf.errors.OutOfRangeError:
-            state.is_over = dataset_state(state.dataset).meets_end = True
-            raise
-        except tf.errors.OpError:
-            state.is_plain = True  # with an element lost in a batch, later batches have other elements
-            raise
-        finally:
-            self.places.count(state)
-            state.pulled += 1
+        return self.plain_step(state, lambda: self.next(iterator))
 
     def settle(self, state: IteratorState, reason: str) -> None:
         """Let TensorFlow's own iterator go on from the program's position, for good."""

@@ -1,4 +1,4 @@
-"""Whether data workers pay is told by steps that are timed alone and with them."""
+"""Trials of data workers, by steps that are timed alone and with them."""
 
 from __future__ import annotations
 

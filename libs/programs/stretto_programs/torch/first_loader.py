@@ -9,8 +9,7 @@ from typing import Any
 
 from ..import_hooks import AfterImport
 from ..lanes.data_workers import DataWorkers
-from ..torch.loader import LoaderMeasures, TorchLoader
-from .captured import ours
+from .loader import LoaderMeasures, TorchLoader
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +55,7 @@ def install(take: Callable[[LoaderStep], None]) -> Callable[[], None]:
     loader.take = take
 
     def missing(error: Exception) -> None:
-        with ours():
-            raise error
+        raise error
 
     finder = AfterImport([loader.hooks()], missing)
     return lambda: sys.meta_path.remove(finder)
