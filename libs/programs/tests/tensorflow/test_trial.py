@@ -55,7 +55,7 @@ def test_a_program_that_changes_over_and_back_has_the_numbers_of_the_program_alo
     figures = (
         r"of (\d+) steps; a step took [\d.]+ ms alone, [\d.]+ ms with them; CPU, imports included: [\d.]+ s in the "
     )
-    found = re.search(figures + r"the program, ([\d.]+) s in data workers$", errors, re.M)
+    found = re.search(figures + r"program, ([\d.]+) s in data workers$", errors, re.M)
     assert found is not None, errors
     assert int(found[1]) >= 400
     assert float(found[2]) > 0, "lanes and the process that they were forked from"
