@@ -2,8 +2,9 @@
 
 Trainer and feed are in this process, parameter server and lanes in processes of their own, as in pods. A
 step is that of Wide & Deep on 512 samples and one thread. The slow store gives a reader one batch in ``STORE_S`` and
-costs no processor time, so that eight lanes scale on two cores; deep layers of ``HIDDEN`` units then keep the trainer,
-and not the lanes, at its bound. The bound is the rate with batches that are there, each another one. All take turns.
+costs no processor time, so that eight lanes and home scale on two cores; deep layers of ``HIDDEN`` units then keep the
+trainer, and not its readers, at its bound. The bound is the rate with batches that are there, each another one. All
+take turns.
 
 Processor times are those of this process, receiving included: whatever a lane spends is gone from the trainer. Behind
 each step it rests ``REST_S``, as if it waited for servers elsewhere, since two lanes on the same two cores could not
@@ -49,14 +50,14 @@ STORE_S = 0.08
 HIDDEN = "256,128"
 REST_S = 0.05
 WARM, STEPS = 24, 120
-POINTS = (1, 2, 4, 8)
+POINTS = (1, 2, 3, 4, 8)
 ROUNDS = 3
 NEIGHBOURS = (4, 8)
 """Crosses of each text with the next ones: the more, the larger the part of a step that preparing takes."""
 PARTS = 16
 """Files of 50,000 samples that are put together: enough for all rounds without reading any twice."""
 START_S = 120.0
-SCALING_BAR, GONE_BAR, LEFT_BAR, GAP_BAR = 0.9, 0.8, 0.3, 3.0
+SCALING_BAR, GONE_BAR, LEFT_BAR, GAP_BAR = 0.95, 0.8, 0.3, 3.0
 CLAIMS = (
     Claim(
         "GoldMiner §5.2, Fig. 9",
@@ -64,7 +65,7 @@ CLAIMS = (
         "0.83",
         "a store that costs no processor time, up to 8 lanes; the paper's worst gap is 17 %",
         at_least(0.83),
-        "steps/s with 8 lanes / min(8 × alone, bound)",
+        "steps/s with 8 lanes / min(9 × alone, bound)",
     ),
 )
 
@@ -182,7 +183,7 @@ def run() -> list[Row]:
 
 
 def scaling(slow: Bench) -> list[Row]:
-    """Return the steps per second with more and more lanes, beside those that their number and the bound allow."""
+    """Return the steps per second with more and more lanes, beside those that they, home and the bound allow."""
     slow.steps(WARM)
     rounds = [_scaled(slow) for _ in range(ROUNDS)]
     alone_per_s, bound_per_s = (statistics.median(each[name] for each in rounds) for name in ("alone", "bound"))
@@ -190,10 +191,10 @@ def scaling(slow: Bench) -> list[Row]:
     note = f"bound {bound_per_s:.0f}/s, without any lane: there the machine's cores are {busy:.0%} busy"
     rows = [row("steps/s alone, slow store", alone_per_s, "1/s", "", None, note)]
     for count in POINTS:
-        expected = [min(count * each["alone"], each["bound"]) for each in rounds]
+        expected = [min((count + 1) * each["alone"], each["bound"]) for each in rounds]
         per_s = [each[f"{count}"] for each in rounds]
         ratio = statistics.median(one / other for one, other in zip(per_s, expected, strict=True))
-        name = f"steps/s with {count} lanes / min({count} × alone, bound)"
+        name = f"steps/s with {count} lanes / min({count + 1} × alone, bound)"
         busy = statistics.median(each[f"busy {count}"] for each in rounds)
         rows.append(
             row(name, statistics.median(per_s), "1/s", f">= {SCALING_BAR:g} ×", ratio >= SCALING_BAR,
@@ -237,8 +238,8 @@ def faults(slow: Bench) -> list[Row]:
         if number == signal.SIGSTOP:
             os.kill(victim, signal.SIGKILL)
         slow.until_served(killed=victim)
-        allowed_s = GAP_BAR * ordinary_s + STORE_S
-        note = f"allowed are {GAP_BAR:g} × the longest ordinary gap and one preparation"
+        allowed_s = GAP_BAR * max(ordinary_s, STORE_S) + STORE_S
+        note = f"allowed are {GAP_BAR:g} × the longest ordinary gap, or preparation, and one preparation"
         rows.append(
             row(f"longest gap after {name} of one of two lanes", 1e3 * longest_s, "ms", f"<= {1e3 * allowed_s:.0f} ms",
                 longest_s <= allowed_s, note, 1e3 * ordinary_s)

@@ -68,6 +68,16 @@ class FeedEdge(ABC, Generic[Batch]):
     def counts(self) -> Counts:
         return self._machine.counts
 
+    @property
+    def is_served(self) -> bool:
+        """Return whether there is a lane."""
+        return self._machine.is_served
+
+    @property
+    def is_trusted(self) -> bool:
+        """Return whether there is a lane whose answers are used."""
+        return bool(self._machine.lanes)
+
     def follow(self, ranges: Sequence[SampleRange]) -> None:
         """State the batches to come, in order. Without batches, a `take` that still waits is given up."""
         with self._lock:
@@ -75,17 +85,18 @@ class FeedEdge(ABC, Generic[Batch]):
                 self._needed = None
             self.tell(Wanted(tuple(ranges)))
 
-    def take(self) -> Future[Batch]:
+    def take(self, waited_s: float = 0.0) -> Future[Batch]:
         """Return the future of the first batch to come. Its error is what preparing the batch raised, or FeedFailed.
 
-        The next call must wait until this batch is delivered.
+        The next call must wait until this batch is delivered. waited_s: how long the caller has waited for the one
+        before; home may spend as much on batches ahead.
         """
         future: Future[Batch] = Future()
         with self._lock:
             assert self._needed is None, "one batch at a time"
             self._needed = future
             try:
-                self.tell(Needed())
+                self.tell(Needed(waited_s))
             except BaseException:  # an interrupt: nobody waits for this batch
                 self.follow(())
                 raise
@@ -174,19 +185,21 @@ class FeedEdge(ABC, Generic[Batch]):
             case Differs() | Excluded() | Released():
                 self._note(action)
 
-    def _prepare(self, wanted: SampleRange, prepare: Callable[[], tuple[Batch, int]]) -> None:
-        """Prepare a batch of a size in this thread, and report it."""
+    def _prepare(self, wanted: SampleRange, prepare: Callable[[], tuple[Batch, int, float]]) -> None:
+        """Prepare a batch in this thread, and report it with its size and the processor time that it took."""
         found: Batch | BaseException
         try:
-            found, size_bytes = prepare()
+            found, size_bytes, busy_s = prepare()
         except BaseException as error:
-            found, size_bytes = error, 0
-        self._prepared(wanted, found, size_bytes)
+            found, size_bytes, busy_s = error, 0, 0.0
+        self._prepared(wanted, found, size_bytes, busy_s)
 
-    def _prepared(self, wanted: SampleRange, found: Batch | BaseException, size_bytes: int = 0) -> None:
+    def _prepared(
+        self, wanted: SampleRange, found: Batch | BaseException, size_bytes: int = 0, busy_s: float = 0.0
+    ) -> None:
         with self._lock:
             self._here[wanted, ""] = found
-            self.tell(HomePrepared(wanted, size_bytes, is_failure=isinstance(found, BaseException)))
+            self.tell(HomePrepared(wanted, size_bytes, isinstance(found, BaseException), busy_s))
 
     def _compare(self, lane: str, wanted: SampleRange) -> None:
         ours, theirs = self._here[wanted, ""], self._here.pop((wanted, lane))

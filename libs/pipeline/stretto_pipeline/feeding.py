@@ -4,6 +4,8 @@ A trainer consumes batches in an order that it states. *Home* is the trainer's o
 them at any time. *Lanes* are processes elsewhere that prepare batches, too (GoldMiner's data workers). A batch is named
 by its content, so nothing depends on who prepared it, how often, or when; late and doubled answers are dropped.
 
+While the trainer waits for batches, home is one reader more: it prepares the batch that lanes would have last.
+
 Three rules keep the numbers of a run without lanes:
 
 1. Batches are delivered in the stated order.
@@ -18,7 +20,7 @@ Three rules keep the numbers of a run without lanes:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from math import inf
@@ -45,6 +47,8 @@ FAILURES_MAX = 3
 CHECK_EVERY = 256
 REMEMBERED = 32
 """Number of a lane's last answers whose median is taken."""
+WAITED_S_MAX = 1.0
+"""Most waiting of the trainer that home may still make use of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +72,9 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Needed:
-    """The trainer waits for the first batch."""
+    """The trainer asks for the first batch. ``waited_s``: how long it did nothing but wait for the one before."""
+
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +110,15 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class HomePrepared:
-    """Home has prepared a batch of ``size_bytes``, or has failed (``is_failure``): its error is then delivered."""
+    """Home has prepared a batch of ``size_bytes``, or has failed (``is_failure``): its error is then delivered.
+
+    ``busy_s``: time of a processor that this took.
+    """
 
     range: SampleRange
     size_bytes: int = 0
     is_failure: bool = False
+    busy_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,9 +254,10 @@ class _Lane:
         """Return whether nothing more will come from the lane in time."""
         return bool(self.late) or not self.asked
 
-    def is_slower_than(self, others_s: float) -> bool:
-        """Return whether the median time of the lane's answers is longer than a time."""
-        return bool(self.took_s) and median(self.took_s) > others_s
+    @property
+    def usual_s(self) -> float:
+        """The median time of the lane's answers; 0: not known."""
+        return median(self.took_s) if self.took_s else 0.0
 
     def due_s(self, head: SampleRange | None) -> Iterator[float]:
         """Yield the times at which batches in hand are late, and ``head``, if the trainer waits for it, overdue."""
@@ -268,6 +279,63 @@ class _Lane:
         if wanted not in self.asked or not self.took_s or self.asked[wanted] + self.overdue_after_s <= now_s:
             return inf
         return max(0.0, median(self.took_s) - (now_s - self.asked[wanted]))
+
+
+def _remembered() -> deque[float]:
+    return deque[float](maxlen=REMEMBERED)
+
+
+@dataclass(slots=True)
+class _Home:
+    """Home as a reader.
+
+    ``prepares``: the batch that it prepares now, since ``since_s``. ``took_s``, ``busy_s``: time and processor time of
+    its last batches. ``delivered_s``: times of the last deliveries to the trainer.
+    """
+
+    prepares: SampleRange | None = None
+    since_s: float = 0.0
+    took_s: deque[float] = field(default_factory=_remembered)
+    busy_s: deque[float] = field(default_factory=_remembered)
+    waited_s: float = 0.0
+    """Time in which the trainer did nothing but wait, less the processor time that home has made of it since."""
+    delivered_s: deque[float] = field(default_factory=_remembered)
+
+    def end(self, now_s: float, busy_s: float) -> None:
+        """Note that home has prepared its batch, or has failed."""
+        self.prepares = None
+        self.took_s.append(now_s - self.since_s)
+        self.busy_s.append(busy_s)
+        self.waited_s = max(0.0, self.waited_s - busy_s)
+
+    @property
+    def usual_s(self) -> float:
+        """The median time of home's batches; 0: not known."""
+        return median(self.took_s) if self.took_s else 0.0
+
+    @property
+    def may_help(self) -> bool:
+        """Return whether home has the processor time for a batch ahead.
+
+        While the trainer waits its processor idles, too. Home takes no more than that, so it slows no step down.
+        """
+        return self.waited_s > 0.0 and bool(self.busy_s) and median(self.busy_s) <= self.waited_s
+
+    def is_in_time(self, place: int) -> bool:
+        """Return whether home has a batch before the trainer has taken so many others."""
+        many = len(self.delivered_s) - 1
+        return many > 0 and place * (self.delivered_s[-1] - self.delivered_s[0]) / many >= self.usual_s
+
+
+def _is_sooner(lanes: Sequence[_Lane], head: SampleRange, home_s: float, now_s: float) -> bool:
+    """Return whether a lane will have a batch sooner than home, which takes ``home_s``.
+
+    A leaving lane is waited for until it is late: what it has in hand is not prepared twice.
+    """
+    each_s = [lane.left_s(head, now_s) for lane in lanes]
+    if any(lane.is_leaving_with(head) and head not in lane.late for lane in lanes):
+        return True
+    return min(each_s, default=inf) < inf and min(each_s) <= home_s
 
 
 @dataclass(slots=True)
@@ -314,13 +382,10 @@ class FeedMachine:
         self._failed: set[SampleRange] = set()
         """Batches at which a lane failed: home prepares them, and its error counts."""
         self._lanes: dict[str, _Lane] = {}
-        self._home: SampleRange | None = None
-        """The batch that home prepares now."""
-        self._home_since_s = 0.0
+        self._home = _Home()
         self._since_check = 0
         """Number of lanes' answers since home last repeated an answer."""
         self._largest_bytes = 0
-        self._home_took_s: deque[float] = deque(maxlen=REMEMBERED)
         self._actions: list[Action] = []
 
     @property
@@ -328,9 +393,14 @@ class FeedMachine:
         """The names of the lanes in use."""
         return tuple(name for name, lane in self._lanes.items() if lane.is_trusted and lane.is_available)
 
+    @property
+    def is_served(self) -> bool:
+        """True while there is a lane."""
+        return bool(self._lanes)
+
     def next_s(self) -> float:
         """Return the time at which Tick has to be reported, infinity if it has not."""
-        head = self._order[0] if self._is_needed and self._home is None else None
+        head = self._order[0] if self._is_needed and self._home.prepares is None else None
         return min((each for lane in self._lanes.values() for each in lane.due_s(head)), default=inf)
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
@@ -339,9 +409,10 @@ class FeedMachine:
         match event:
             case Wanted(ranges):
                 self._want(ranges)
-            case Needed():
+            case Needed(waited_s):
                 assert self._order, "nothing is wanted"
                 self._is_needed = True
+                self._home.waited_s = min(self._home.waited_s + waited_s, WAITED_S_MAX)
             case Joined(lane):
                 if not self.is_alone:
                     self._lanes.setdefault(lane, _Lane())
@@ -359,7 +430,7 @@ class FeedMachine:
                 pass
         self.counts.late += sum(lane.note_late(now_s) for lane in self._lanes.values())
         self._release()
-        self._deliver()
+        self._deliver(now_s)
         self._ask(now_s)
         self._use_home(now_s)
         return self._actions
@@ -418,9 +489,8 @@ class FeedMachine:
 
     def _prepared(self, event: HomePrepared, now_s: float) -> None:
         wanted = event.range
-        self._home = None
+        self._home.end(now_s, event.busy_s)
         self._largest_bytes = max(self._largest_bytes, event.size_bytes)
-        self._home_took_s.append(now_s - self._home_since_s)
         if wanted in self._unchecked:
             if event.is_failure:  # nothing to compare with
                 self._drop_unchecked(wanted)
@@ -456,11 +526,12 @@ class FeedMachine:
             if self._lanes[name].has_answered and name not in self._unchecked.values():
                 self._leave(name)
 
-    def _deliver(self) -> None:
+    def _deliver(self, now_s: float) -> None:
         if self._is_needed and self._order[0] in self._here:
             wanted = self._order.popleft()
             lane = self._here.pop(wanted)
             self._is_needed = False
+            self._home.delivered_s.append(now_s)
             self.counts.delivered += 1
             self.counts.from_lanes += lane != ""
             self._actions.append(Deliver(wanted, lane))
@@ -488,15 +559,11 @@ class FeedMachine:
                 free.append(name)
 
     def _is_sooner_here(self, lane: _Lane) -> bool:
-        """Return whether home will have the first batch sooner than a lane that is asked for it now.
-
-        Otherwise both would prepare it: the trainer is about to wait for a batch that nobody has yet.
-        """
-        is_free = self._is_home_ahead and self._home is None
-        return is_free and bool(self._home_took_s) and lane.is_slower_than(median(self._home_took_s))
+        """Return whether home has the first batch sooner than a lane that is asked now: else both would prepare it."""
+        return self._is_home_ahead and self._home.prepares is None and 0.0 < self._home.usual_s < lane.usual_s
 
     def _use_home(self, now_s: float) -> None:
-        if self._home is not None or not self._order or not (self._is_needed or self._is_home_ahead):
+        if self._home.prepares is not None or not self._order or not (self._is_needed or self._is_home_ahead):
             return
         head = self._order[0]
         if self._is_needed and self._is_missing(head, now_s):
@@ -505,30 +572,32 @@ class FeedMachine:
             self._prepare(next(each for each in self._order if each in self._unchecked), now_s)
         elif not (self.lanes or head in self._here or any(each.is_leaving_with(head) for each in self._lanes.values())):
             self._prepare(head, now_s)
+        elif self.lanes and self._is_home_ahead and self._home.may_help and (last := self._last_in_time()) is not None:
+            self._prepare(last, now_s)
+
+    def _last_in_time(self) -> SampleRange | None:
+        """Return the batch that lanes would have last, if home has it by then; never the first, asked for soon."""
+        if sum(lane != "" for lane in self._here.values()) >= SPARE:
+            return None
+        in_hand = {each for lane in self._lanes.values() for each in lane.asked}
+        free = [place for place, each in enumerate(self._window()) if not (each in in_hand or self._is_taken(each))]
+        return self._order[free[-1]] if free and free[0] > 0 and self._home.is_in_time(free[-1]) else None
 
     def _is_missing(self, head: SampleRange, now_s: float) -> bool:
-        """Return whether no lane will have a batch sooner than home.
-
-        A leaving lane is waited for until it is late: what it has in hand is not prepared twice.
-        """
-        if head in self._unchecked:
-            return True
-        if any(lane.is_leaving_with(head) and head not in lane.late for lane in self._lanes.values()):
-            return False
-        left_s = min((lane.left_s(head, now_s) for lane in self._lanes.values()), default=inf)
-        return left_s == inf or left_s > (median(self._home_took_s) if self._home_took_s else 0.0)
+        """Return whether no lane will have a batch sooner than home."""
+        return head in self._unchecked or not _is_sooner([*self._lanes.values()], head, self._home.usual_s, now_s)
 
     def _prepare(self, wanted: SampleRange, now_s: float) -> None:
-        self._home = wanted
-        self._home_since_s = now_s
+        self._home.prepares, self._home.since_s = wanted, now_s
         self._actions.append(Prepare(wanted))
 
     def _window(self) -> Iterable[SampleRange]:
         bounded = max(SPARE, self._window_bytes // self._largest_bytes) if self._largest_bytes else SPARE
-        return islice(self._order, min(bounded, SPARE + CREDITS * len(self._lanes)))
+        readers = len(self._lanes) + self._is_home_ahead
+        return islice(self._order, min(bounded, SPARE + CREDITS * readers))
 
     def _is_taken(self, wanted: SampleRange) -> bool:
-        return wanted in self._here or wanted in self._unchecked or wanted in self._failed or wanted == self._home
+        return any(wanted in each for each in (self._here, self._unchecked, self._failed, (self._home.prepares,)))
 
     def _drop(self, wanted: SampleRange, lane: str) -> None:
         self.counts.dropped += 1

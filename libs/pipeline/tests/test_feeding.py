@@ -59,7 +59,7 @@ class Lane:
 @dataclass
 class Run:
     """A trainer with lanes in simulated time. ``shards``: their batches; ``is_told_ahead``: each is wanted with the one
-    behind it."""
+    behind it; ``is_home_computing``: home's preparing takes a processor, and does not wait for a store."""
 
     lanes: dict[str, Lane]
     shards: list[list[SampleRange]]
@@ -68,6 +68,7 @@ class Run:
     window_bytes: int = 2**30
     home_fails: frozenset[int] = frozenset()
     is_home_ahead: bool = True
+    is_home_computing: bool = True
     is_told_ahead: bool = True
     is_waiting: bool = False
     now_s: float = 0.0
@@ -148,9 +149,9 @@ class Run:
                 assert self.is_home_ahead or self.is_waiting, "nobody waits"
                 self._home = wanted
                 self.prepared.append(wanted)
-                self.at(
-                    self.now_s + self.home_s, HomePrepared(wanted, 1000, is_failure=wanted.start in self.home_fails)
-                )
+                busy_s = self.home_s if self.is_home_computing else 0.0
+                done = HomePrepared(wanted, 1000, is_failure=wanted.start in self.home_fails, busy_s=busy_s)
+                self.at(self.now_s + self.home_s, done)
             case Compare(name, wanted):
                 assert {(wanted, name), (wanted, "")} <= self._held
                 self._held.discard((wanted, name))
@@ -178,7 +179,7 @@ class Run:
             for _ in shard:
                 begun_s = self.now_s
                 self.is_waiting = True
-                self.tell(Needed())
+                self.tell(Needed(self.waits_s[-1] if self.waits_s else 0.0))
                 yield True
                 self.waits_s.append(max(0.0, self.now_s - begun_s - self.step_s))
 
@@ -210,6 +211,7 @@ lanes = st.builds(
     st.integers(1, 10**6),
     st.frozensets(st.integers(0, 60), max_size=10),
     st.booleans(),
+    st.booleans(),
 )
 def test_every_batch_is_delivered_once_in_order_whatever_lanes_do(
     drawn: list[Lane],
@@ -220,9 +222,12 @@ def test_every_batch_is_delivered_once_in_order_whatever_lanes_do(
     window_bytes: int,
     home_fails: frozenset[int],
     is_home_ahead: bool,
+    is_home_computing: bool,
 ) -> None:
     named = {f"lane-{number}": lane for number, lane in enumerate(drawn)}
-    run = Run(named, shards_of(batches, size), home_s, step_s, window_bytes, home_fails, is_home_ahead)
+    run = Run(
+        named, shards_of(batches, size), home_s, step_s, window_bytes, home_fails, is_home_ahead, is_home_computing
+    )
     run.run()
     assert [wanted.start for wanted, _ in run.delivered] == list(range(batches))
     assert not {name for _, name in run.delivered if name and named[name].is_wrong}, "used before it was compared"
@@ -257,6 +262,32 @@ def test_lanes_keep_a_trainer_busy_that_home_would_starve() -> None:
     assert run.feed.counts.from_lanes > 0.95 * 2000
     assert run.feed.counts.checked >= 11 + 2000 // feeding.CHECK_EVERY - 1
     assert run.feed.counts.late == 0
+
+
+@pytest.mark.parametrize("lane_count", range(1, 9))
+def test_home_is_one_reader_more_while_the_trainer_waits(lane_count: int) -> None:
+    lanes = {f"lane-{n}": Lane(takes_s=0.1) for n in range(lane_count)}
+    run = Run(lanes, shards_of(2000, 32), 0.1, 0.001, is_home_computing=False)
+    run.run()
+    assert 2000 / run.now_s > 0.97 * (lane_count + 1) / 0.1
+    assert [wanted.start for wanted, _ in run.delivered] == [*range(2000)]
+
+
+@given(st.floats(0.02, 0.3), st.floats(0.02, 0.3), st.floats(0.001, 0.3), st.integers(1, 6))
+def test_home_makes_no_trainer_slower_and_computes_only_in_the_time_in_which_it_waits(
+    takes_s: float, home_s: float, step_s: float, lane_count: int
+) -> None:
+    lanes = {f"lane-{n}": Lane(takes_s) for n in range(lane_count)}
+    runs = [Run(lanes, shards_of(600, 32), home_s, step_s, is_home_computing=each) for each in (True, False)]
+    for run in runs:
+        run.run()
+    lanes_alone = Run(lanes, shards_of(600, 32), home_s, step_s)
+    lanes_alone.feed._last_in_time = lambda: None  # type: ignore[method-assign]
+    lanes_alone.run()
+    for run in runs:
+        assert run.now_s < 1.02 * lanes_alone.now_s + 4 * home_s
+    spent_s = (len(runs[0].prepared) - len(lanes_alone.prepared)) * home_s
+    assert spent_s <= sum(runs[0].waits_s) + 4 * home_s
 
 
 def test_lanes_keep_a_trainer_busy_whose_home_does_nothing_ahead() -> None:

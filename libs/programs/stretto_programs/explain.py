@@ -7,10 +7,12 @@ done, total]}, and at the end {"result": …}, or {"error": …} with exit statu
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,23 +46,38 @@ def explain(
     script = Path(request.script)
     if not script.is_file():
         raise ProgramRefused(f"{script} is no file: name a Python script")
-    tell("starting TensorFlow")
+    tell("starting")
     from .capture.analysis import explained
     from .capture.captured import Captured
     from .capture.first_step import first_step
     from .capture.report import document, dot
     from .partition.cut import Prices
+    from .torch import first_loader
+    from .torch.first_loader import LoaderStep
 
     found: dict[str, Any] = {}
 
-    def use(captured: Captured) -> None:
+    def use(captured: Captured | LoaderStep) -> None:
+        if isinstance(captured, LoaderStep):
+            found.update(captured.document(), script=str(script))
+            return
         told = explained(captured, Prices(), tell)
         found.update(document(told), script=str(script))
         if request.dot:
             found["dot"] = dot(told)
 
     tell(f"running {script.name}")
-    first_step(script, request.arguments, use=use, stop=lambda: stop(found))
+
+    def install(take: Callable[[Captured | LoaderStep], None]) -> Callable[[], None]:
+        with ExitStack() as hooks:
+            hooks.callback(first_loader.install(take))
+            if importlib.util.find_spec("tensorflow") is not None:
+                from .capture import hooks as tensorflow
+
+                hooks.callback(tensorflow.install(take))
+            return hooks.pop_all().close
+
+    first_step(script, request.arguments, use=use, install=install, stop=lambda: stop(found))
     if not found:  # the program has caught the exception that ends it
         raise ProgramRefused(f"{script} caught an error of its explanation: let its first step end it")
     return found

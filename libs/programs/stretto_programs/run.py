@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import runpy
 import secrets
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -125,10 +127,13 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
         _run_script(options)
     finally:
         if workers.is_ours:
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
             workers.close()
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            there_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
             if options.is_resuming and torch.was_asked:
                 say("resume: no place is kept for a PyTorch DataLoader: what its sampler drew is the program's own")
-            say(_brought(workers, ways, has_sessions=sessions.was_asked))
+            say(_brought(workers, ways, there_s, has_sessions=sessions.was_asked))
 
 
 def _raise(error: Exception) -> None:
@@ -139,15 +144,19 @@ def _run_script(options: Options) -> None:
     runpy.run_path(str(options.script), run_name="__main__")
 
 
-def _brought(workers: DataWorkers, ways: Sequence[Way], *, has_sessions: bool) -> str:
+def _brought(workers: DataWorkers, ways: Sequence[Way], there_s: float, *, has_sessions: bool) -> str:
+    """Return what data workers brought, in words. there_s: CPU of all their processes, imports included."""
+    if workers.feed is None and workers.steps_alone:
+        return f"the program ran without data workers: its {workers.steps_alone} steps were over before they were tried"
     if workers.feed is None:
         asked = has_sessions or any(each.was_asked for each in ways)
         known = ", no ".join(each.name for each in ways)
         return "the program ran without data workers" + ("" if asked else f": it called no {known}")
     counts = workers.feed.counts
+    figures = f"; {workers.figures}" if workers.figures else ""
     return (
-        f"data workers prepared {counts.from_lanes} of {counts.delivered} steps, "
-        f"with {workers.feed.cpu_us / 1e6:.1f} s of CPU"
+        f"data workers prepared {counts.from_lanes} of {counts.delivered + workers.steps_alone} steps{figures}; CPU, "
+        f"imports included: {time.process_time():.1f} s in the program, {there_s:.1f} s in data workers"
     )
 
 

@@ -32,6 +32,7 @@ def explain(tmp_path: Path) -> Callable[..., Explained]:
     """
     from stretto_programs.capture.analysis import explained
     from stretto_programs.capture.first_step import first_step
+    from stretto_programs.capture.hooks import install
     from stretto_programs.capture.report import FREE, document
 
     def explained_program(
@@ -45,7 +46,7 @@ def explain(tmp_path: Path) -> Callable[..., Explained]:
             found.append(explained(captured, prices))
             use(found[0])
 
-        first_step(script, [], use=took)
+        first_step(script, [], use=took, install=install)
         [only] = found
         assert document(only)["verdict"]
         return only

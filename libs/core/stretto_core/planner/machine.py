@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from stretto_messages.actuator import JobFailed, PlanApplied
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided, PlanRefused
@@ -77,7 +78,7 @@ class PlanMachine:
     Larger than 250 lines: all of it reads and writes the state of one job; its algorithms are in files of their own.
     """
 
-    version = 1
+    version = 2
 
     def __init__(
         self,
@@ -89,6 +90,11 @@ class PlanMachine:
         self.state = state or PlanState()
         self.settings = settings or PlannerSettings(room=Resources(1e9, 2**60))
         self.algorithm, self.algorithm_name = algorithm, algorithm_name
+
+    @staticmethod
+    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Continue a state of an earlier version, under which the rate of the last window was not known."""
+        return state
 
     @property
     def ended(self) -> bool:

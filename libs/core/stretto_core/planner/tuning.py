@@ -67,6 +67,8 @@ class TuningState:
     """Windows that told the same, one after the other."""
     windows_per_s: float = 0.0
     """Sum of their rates."""
+    last_per_s: float = 0.0
+    """Rate of the last window; 0: not known."""
     silent_since_s: float | None = None
     """Since when there is no lane, although data workers were given."""
     incomplete_since_s: float | None = None
@@ -80,7 +82,7 @@ class TuningState:
     """Largest part of their time that workers waited for batches when data workers were tried, under this plan."""
     before: int = 0
     before_per_s: float = 0.0
-    """Data workers before the last increase, and the rate with them."""
+    """Data workers before the last increase, and the rate with them in the last windows before others served."""
     enough: int = 0
     """Number beyond which more brought nothing, under this plan; 0: not known."""
     short: int = 0
@@ -149,12 +151,16 @@ class Tuning:
         if not window.settled or feed is None or not self.limits.most or state.is_pinned:
             return None
         self._note_plan(window)
+        per_s = _steps_per_s(window)
+        last_per_s, state.last_per_s = state.last_per_s or per_s, per_s
         if state.phase == "fallen-back":
             self._look_again(window, feed)
             return None
         if not state.given:
             return self._alone(window, feed, left_s) if not (feed.lanes or state.wanted) else None
         if feed.lanes != state.given * self.limits.lanes:
+            if state.phase == "scaling" and feed.lanes == state.before * self.limits.lanes:
+                _note_before(state, (last_per_s + per_s) / 2, feed, self.rules)
             return self._silent(feed, now)
         state.silent_since_s = state.incomplete_since_s = None
         if self._is_slow(window, feed, now):
@@ -181,6 +187,7 @@ class Tuning:
         state.alone_per_s *= plan.workers / state.workers if is_scaled else 0.0
         state.workers, state.worker_cpu_cores = plan.workers, plan.worker_cpu_cores
         state.windows = state.enough = state.short = 0
+        state.last_per_s = 0.0
         state.alone_share, state.slow_since_s = 0.0, None
         if state.phase == "fallen-back":
             state.phase = "alone"
@@ -224,8 +231,7 @@ class Tuning:
             return self._fall_back(feed, SLOWER)
         promised = min((state.given - state.before) * worker_per_s, feed.dequeued_per_s - state.before_per_s)
         least = rules.little * promised if state.before else _least_gain(state, feed, rules)
-        is_scant = _is_scant(state, worker_per_s, rules)
-        brings_nothing = state.given > state.before and per_s - state.before_per_s < least and not is_scant
+        brings_nothing = state.given > state.before and per_s - state.before_per_s < least
         if feed.read_share < rules.read_share_min and (state.before or not brings_nothing):
             state.phase = "settled"
             return self._trim(feed, worker_per_s) or self._propose(
@@ -251,7 +257,7 @@ class Tuning:
         worker_per_s = feed.enqueued_per_s / state.given
         waits = feed.read_share >= rules.read_share_min and state.given < (state.enough or self.limits.most)
         home = _is_free_at_home(window, feed, worker_per_s / self.limits.lanes, rules)
-        spare = self._spare(feed, worker_per_s) < state.given
+        spare = _spare(state, feed, worker_per_s, rules) < state.given
         if not ((waits and state.given == state.wanted) or home or spare):
             state.windows = 0
             return None
@@ -269,18 +275,11 @@ class Tuning:
         return self._propose(count, worker_per_s, feed, [_waits(feed), _covers(count, worker_per_s, feed)])
 
     def _trim(self, feed: FeedProfile, worker_per_s: float) -> DataWorkersProposed | None:
-        count = self._spare(feed, worker_per_s)
+        count = _spare(self.state, feed, worker_per_s, self.rules)
         if count >= self.state.given:
             return None
         text = f"{count} of {self.state.given} data workers prepare as much as workers take"
         return self._propose(count, worker_per_s, feed, [text])
-
-    def _spare(self, feed: FeedProfile, worker_per_s: float) -> int:
-        """Return the least number that is not scarce."""
-        if worker_per_s <= 0:
-            return self.state.given
-        count = max(1, math.ceil(feed.dequeued_per_s * (1 + self.rules.spare) / worker_per_s))
-        return max(count, self.state.short + 1)
 
     # ends ------------------------------------------------------------------------------------------------------
 
@@ -342,6 +341,23 @@ class Tuning:
         )
 
 
+def _note_before(state: TuningState, per_s: float, feed: FeedProfile, rules: TuningRules) -> None:
+    """Note the rate just before data workers serve: a store that recovers meanwhile is none of their doing."""
+    state.before_per_s = per_s
+    if not state.before:
+        state.alone_per_s = per_s
+        if feed.read_share < rules.read_share_min:  # what they were to end has ended: it may come again
+            state.alone_share = 0.0
+
+
+def _spare(state: TuningState, feed: FeedProfile, worker_per_s: float, rules: TuningRules) -> int:
+    """Return the least number that is not scarce."""
+    if worker_per_s <= 0:
+        return state.given
+    count = max(1, math.ceil(feed.dequeued_per_s * (1 + rules.spare) / worker_per_s))
+    return max(count, state.short + 1)
+
+
 def _steps_per_s(window: ProfileMeasured) -> float:
     return window.throughput / window.batch_size
 
@@ -376,15 +392,9 @@ def _is_free_at_home(window: ProfileMeasured, feed: FeedProfile, lane_per_s: flo
     return waits < rules.read_share_min / 2 and not (is_busy and takes)
 
 
-def _is_scant(state: TuningState, worker_per_s: float, rules: TuningRules) -> bool:
-    """Return True if there was room for so few that they promised nothing: workers read no more for themselves."""
-    return state.given < state.wanted and state.given * worker_per_s <= (1 + rules.same) * state.before_per_s
-
-
 def _is_slower(state: TuningState, per_s: float, feed: FeedProfile, rules: TuningRules) -> bool:
-    """Return True if the job is slower than alone, and not merely because there is room for too few data workers."""
-    is_short = state.given < state.wanted and feed.read_share >= rules.read_share_min
-    return not is_short and per_s < (1 - rules.same) * state.alone_per_s
+    """Return True if the job is slower than alone though its workers do not wait, as they would for a slow store."""
+    return feed.read_share < rules.read_share_min and per_s < (1 - rules.same) * state.alone_per_s
 
 
 def _waits(feed: FeedProfile) -> str:

@@ -57,7 +57,7 @@ class Job:
 
     def window(self) -> ProfileMeasured:
         lanes = max(self.given - self.missing, 0) * self.lanes_each if self.has_lanes else 0
-        readers = lanes or self.workers
+        readers = lanes + (0 if lanes and self.is_crowded else self.workers)  # workers that wait read, too
         one_s = max(self.prepare_s, readers / self.store_per_s)
         supply_per_s = readers / one_s
         train_s = self.train_s * (self.slower if lanes else 1.0)
@@ -71,7 +71,7 @@ class Job:
         used = (train_s + (0.0 if lanes else self.cpu_s)) / step_s / self.cores
         feed = FeedProfile(
             dequeued_per_s=wanted_per_s,
-            enqueued_per_s=supply_per_s if lanes else 0.0,
+            enqueued_per_s=lanes / one_s,
             read_share=1 - train_s / step_s,
             prepare_s=one_s,
             prepare_cpu_s=self.cpu_s,
@@ -135,8 +135,7 @@ def test_a_job_that_is_slower_with_data_workers_loses_them_after_the_first_windo
     assert (job.given, job.state.phase) == (0, "fallen-back"), "for good"
 
 
-def test_a_job_with_room_for_too_few_to_gain_anything_keeps_them_and_grows_once_there_is_more() -> None:
-    """One data worker prepares as much as the worker did alone, which reads no more: that says nothing of five."""
+def test_a_job_with_room_for_too_few_keeps_them_and_grows_once_there_is_more() -> None:
     job = Job(train_s=0.01, prepare_s=0.05, room=1)
     job.run(2 * RULES.windows + 10)
     assert (job.given, job.state.wanted, job.state.phase) == (1, 5, "settled")
@@ -197,6 +196,35 @@ def test_data_workers_go_again_once_the_store_is_fast_again() -> None:
     assert job.given == 5, "and come again"
 
 
+@pytest.mark.parametrize("recovers_after", [0, 1, 5])
+def test_a_store_that_recovers_before_data_workers_serve_is_none_of_their_doing(recovers_after: int) -> None:
+    """They are judged by the windows beside their coming, and come again when the store is slow again."""
+    job = Job(train_s=0.01, prepare_s=0.05, cpu_s=0.0005, missing=1000)
+    job.run(RULES.windows + recovers_after)
+    assert job.given == 5
+    job.prepare_s = 0.002
+    job.run(2)
+    job.missing = 0
+    job.run(RULES.windows)
+    assert job.state.before_per_s == pytest.approx(100.0)
+    assert job.given == 0
+    job.run(20)
+    assert job.given == 0
+    job.prepare_s = 0.05
+    job.run(20)
+    assert job.given == 5
+
+
+def test_a_store_that_turns_slower_while_they_serve_is_no_reason_against_them() -> None:
+    job = Job(train_s=0.01, prepare_s=0.05, most=2)
+    job.run(10)
+    assert job.given == 2
+    job.prepare_s = 0.5
+    job.run(40)
+    assert job.given == 2
+    assert job.per_s < 10.0
+
+
 def test_more_workers_get_more_data_workers() -> None:
     job = Job(train_s=0.01, prepare_s=0.03)
     job.run(10)
@@ -211,7 +239,7 @@ def test_a_job_that_is_slow_because_there_is_room_for_too_few_still_wants_as_man
     alone_per_s = job.per_s
     job.run(60)
     assert (job.given, job.state.wanted) == (1, 10)
-    assert job.per_s < 0.6 * alone_per_s
+    assert job.per_s == pytest.approx(1.5 * alone_per_s)
 
 
 def test_data_workers_that_end_the_waiting_and_bring_nothing_go_until_workers_wait_more() -> None:

@@ -9,13 +9,16 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 from ..errors import HookMissing, ProgramRefused
-from .captured import Captured, HookFailed, StepReached, ours
+from .captured import HookFailed, StepReached, ours
 
+T = TypeVar("T")
 NO_STEP = (
-    "{script} ended without a step of training: one of Keras `fit`, or of a `tf.function` that writes trainable "
-    "variables. Sessions of TensorFlow 1 are not explained: run the step in a `tf.function`"
+    "{script} ended without a step of training: one of Keras `fit`, of a `tf.function` that writes trainable "
+    "variables, or three batches of a PyTorch DataLoader. Sessions of TensorFlow 1 are not explained: run the step in "
+    "a `tf.function`"
 )
 _REACHED_AGAIN_MAX = 3
 """Most times that a program may catch the end at its first step; at the next one its process is ended."""
@@ -25,19 +28,19 @@ def first_step(
     script: Path,
     arguments: Sequence[str],
     *,
-    use: Callable[[Captured], None],
+    use: Callable[[T], None],
+    install: Callable[[Callable[[T], None]], Callable[[], None]],
     stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Run a script until its first step, and call `use` with the step while everything that the step needs is alive.
 
-    The program ends there. If it catches that end again and again, `stop` is called, and the process is ended. Raises
-    ProgramRefused: the script cannot be run, fails, or has no step.
+    install: puts hooks in place that take a step, and returns a function that removes them. The program ends at its
+    step. If it catches that end again and again, `stop` is called, and the process is ended. Raises ProgramRefused: the
+    script cannot be run, fails, or has no step.
     """
-    from .hooks import install
-
     reached = 0
 
-    def take(captured: Captured) -> None:
+    def take(captured: T) -> None:
         nonlocal reached
         reached += 1
         if reached > _REACHED_AGAIN_MAX:

@@ -148,7 +148,7 @@ def _fit_step(trainer: Any, iterator: Any, seen: Seen) -> Captured:
         refusals.append("XLA compiles the whole step (jit_compile): its operations cannot be told apart")
     if trainer.run_eagerly:
         refusals.append(f"run_eagerly is on: {EAGER}")
-    if not isinstance(iterator, OwnedIterator):
+    if not isinstance(iterator, OwnedIterator) and not refusals:
         refusals.append("the step gets its batch from Python code (train_on_batch), not from a data set")
     if refusals:
         return refused_step("Keras fit", title, iterator if isinstance(iterator, OwnedIterator) else None, refusals)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..graphs.inlining import inlined
 from ..graphs.pipeline_reading import datasets_of, pipeline_of
+from ..graphs.pruning import ImportedGraph
 from ..graphs.reading import Reading
 from ..graphs.refusals import CHECKPOINTED, LOOP
 from ..graphs.resources import Resources, given_of
@@ -144,9 +145,6 @@ def _sampled(dataset: Any) -> Sequence[int] | None:
 
 def _values(graph_def: Any, concrete: Any, iterators: Sequence[Any]) -> Callable[[Sequence[str]], dict[str, int]]:
     def values(names: Sequence[str]) -> dict[str, int]:
-        import tensorflow as tf
-
-        wrapped = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(graph_def, name=""), [])
         captures = {inner.name: outer for outer, inner in concrete.graph.captures}
         handles = iter([each._iterator_resource for each in iterators])
         feeds = {
@@ -154,10 +152,7 @@ def _values(graph_def: Any, concrete: Any, iterators: Sequence[Any]) -> Callable
             for tensor in concrete.inputs
             if tensor.name in captures or tensor.dtype.name == "resource"
         }
-        pruned = wrapped.prune(
-            [wrapped.graph.get_tensor_by_name(name) for name in feeds],
-            [wrapped.graph.get_tensor_by_name(name) for name in names],
-        )
-        return {name: size_bytes(value.numpy()) for name, value in zip(names, pruned(*feeds.values()), strict=True)}
+        found = ImportedGraph(graph_def).function([*feeds], names)([*feeds.values()])
+        return {name: size_bytes(value.numpy()) for name, value in zip(names, found, strict=True)}
 
     return values

@@ -10,6 +10,7 @@ from typing import Any
 from ..partition.contraction import contracted
 from ..partition.effects import Effect, Summary, effect_of
 from ..partition.graph import ANY, Graph, Node, Tensor
+from .registry import is_stateless
 
 _PASSING = frozenset(
     {"Identity", "StopGradient", "Switch", "RefSwitch", "Enter", "RefEnter", "Exit", "RefExit", "NextIteration"}
@@ -71,6 +72,8 @@ class Reading:
     def touched(self, operation: Any) -> tuple[frozenset[Effect], frozenset[str | int], frozenset[str | int], str]:
         """Return an operation's effects, the resources that it reads and writes, and a detail for people."""
         effect = effect_of(operation.type)
+        if effect is Effect.UNKNOWN and is_stateless(operation):
+            effect = Effect.PURE
         if operation.name in self.given or operation.name in self.arguments:
             effect = Effect.HANDLE if operation.name in self.given else Effect.PURE
         if operation.name in self.fed:

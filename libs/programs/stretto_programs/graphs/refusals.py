@@ -12,7 +12,8 @@ EAGER = "the step runs eagerly, operation by operation: it has no graph"
 
 
 def of_strategy(strategy: Any) -> str:
-    """Return why a step stays whole under a strategy of tf.distribute; "" if the strategy has a single device."""
-    if strategy.num_replicas_in_sync > 1 or "Default" not in type(strategy).__name__:
-        return f"{type(strategy).__name__} runs the step on several devices"
-    return ""
+    """Return why a step stays whole under a strategy of tf.distribute; "" without a strategy."""
+    name = type(strategy).__name__
+    if strategy.num_replicas_in_sync > 1:
+        return f"{name} runs the step on several devices"
+    return "" if "Default" in name else f"{name} wraps data set and step; with a single device it can be left out"

@@ -26,6 +26,10 @@ class DataWorkers:
         self.say = say
         self.feed: Feed | None = None
         """The feed; None until something moves."""
+        self.steps_alone = 0
+        """Steps that the program ran as it would alone, in a trial or after it."""
+        self.figures = ""
+        """Seconds of a step alone and with data workers, for people; empty until a trial has told."""
         self._paths, self._environment = paths, environment
         self._framework = ""
         self._processes: Processes | None = None
@@ -38,23 +42,26 @@ class DataWorkers:
         """Return whether this is the process that the program was started as, and not a fork of it."""
         return os.getpid() == self._pid
 
+    def check(self, framework: str) -> None:
+        """Raise ProgramRefused if data workers cannot prepare for a framework."""
+        if not self.is_ours:
+            raise ProgramRefused("data workers prepare for the process that the program was started as")
+        if self.feed is not None and framework != self._framework:
+            raise ProgramRefused("the data workers of this program prepare for another framework")
+
     def started(self, framework: str, settings: Mapping[str, Any], *, is_home_ahead: bool = True) -> Feed:
         """Return the feed, and start its lanes at the first call.
 
-        is_home_ahead: home may prepare in a thread beside the program's own. Raises ProgramRefused: the lanes prepare
-        for another framework.
+        is_home_ahead: home may prepare in a thread beside the program's own. Raises ProgramRefused, as `check` does.
         """
-        if not self.is_ours:
-            raise ProgramRefused("data workers prepare for the process that the program was started as")
         with self._starting:
+            self.check(framework)
             if self.feed is None:
                 feed = Feed(self.count, self.say, is_home_ahead=is_home_ahead)
                 settled = LaneSettings(framework, settings, self._paths, self._environment)
                 self._processes = Processes(self.count, feed, settled, self.say)
                 feed.use(self._processes)
                 self._framework, self.feed = framework, feed
-            elif framework != self._framework:
-                raise ProgramRefused("the data workers of this program prepare for another framework")
             return self.feed
 
     def close(self) -> None:

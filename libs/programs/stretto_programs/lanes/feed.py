@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -76,7 +77,7 @@ class _Found:
     """The arrays of a lane's answer; None for values that home prepared."""
 
 
-_Job = tuple[SampleRange, Callable[[], tuple[_Found, int]]]
+_Job = tuple[SampleRange, Callable[[], tuple[_Found, int, float]]]
 
 
 class Feed(FeedEdge[_Found]):
@@ -90,7 +91,9 @@ class Feed(FeedEdge[_Found]):
         self.cpu_us = 0
         """CPU that lanes have spent on answers."""
         self._say = say
-        self._ahead = SPARE + CREDITS * lane_count
+        self._ahead = SPARE + CREDITS * (lane_count + is_home_ahead)
+        self._waited_s = 0.0
+        """How long the program waited for the last element."""
         self._lanes: Lanes | None = None
         self._turn = threading.Condition(self._lock)
         self._jobs: list[_Job] = []
@@ -134,9 +137,11 @@ class Feed(FeedEdge[_Found]):
                 self._streams[stream.name] = stream
                 others = (each.raw for each in self._streams.values() if each is not stream)
                 self.follow((*stream.raw, *(wanted for raw in others for wanted in raw)))
-                future = self.take()
+                future = self.take(self._waited_s)
                 future.add_done_callback(self._wake)
+            begun_s = time.monotonic()
             self._prepare_until(future)
+            self._waited_s = time.monotonic() - begun_s
             return future.result().values
         except FeedFailed:  # the program goes on without data workers
             return stream.prepare(next(iter(stream.raw.values())).element)
@@ -227,6 +232,8 @@ class Feed(FeedEdge[_Found]):
         self._say(f"no data worker is used any more: {in_words(error)}")
 
 
-def _at_home(stream: Stream, raw: Sequence[Any]) -> tuple[_Found, int]:
+def _at_home(stream: Stream, raw: Sequence[Any]) -> tuple[_Found, int, float]:
+    begun_s = time.monotonic()
     found = _Found(stream.prepare(raw))
-    return found, stream.preparation.size_of(found.values)
+    busy_s = time.monotonic() - begun_s  # the framework's threads work on it, too: at least one of them all the time
+    return found, stream.preparation.size_of(found.values), busy_s

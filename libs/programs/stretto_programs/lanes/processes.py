@@ -70,9 +70,9 @@ class Processes:
         for lane in self._lanes:
             lane.leave()
         deadline_s = time.monotonic() + END_S
-        self._nursery.close(deadline_s)
         for lane in self._lanes:
             lane.end(deadline_s)
+        self._nursery.close(deadline_s + END_S)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def forget(self) -> None:

@@ -1,7 +1,8 @@
-"""The effect of every operation that a preprocessing step may have, in one table.
+"""The effects of operations, as far as TensorFlow's own registry does not tell them, in one table.
 
 An operation that is not in the table is `UNKNOWN`, which counts as an effect: the operation stays in the training
-process. So a missing row makes a partition smaller, never wrong.
+process, unless the registry calls it stateless (`graphs/registry.py`). So the table has what reads, writes or passes on
+a resource, and what the registry calls stateless though it has a state, such as a file.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class Effect(StrEnum):
     RANDOM = "random"
     PYTHON = "python"
     OUTSIDE = "outside"
-    """The operation prints, writes summaries, reads files, or talks to queues and other devices."""
+    """The operation prints, writes summaries, reads files, talks to queues and other devices, or keeps something."""
     CALLS = "calls"
     """The operation runs functions, and has their effects."""
     UNKNOWN = "unknown"
@@ -131,6 +132,11 @@ OUTSIDE = _named(
     WriteGraphSummary WriteRawProtoSummary FlushSummaryWriter CloseSummaryWriter CreateSummaryFileWriter ImportEvent
     ScalarSummary HistogramSummary TensorSummary TensorSummaryV2 ImageSummary AudioSummary AudioSummaryV2 MergeSummary
     QueueEnqueue QueueEnqueueV2 QueueEnqueueMany QueueEnqueueManyV2 QueueClose QueueCloseV2 QueueSize QueueSizeV2
+    Batch Unbatch UnbatchGrad TensorArrayReadV2 TensorArrayWriteV2 TensorArrayGatherV2 TensorArrayScatterV2
+    TensorArrayConcatV2 TensorArraySplitV2 TensorArraySizeV2 TensorArrayCloseV2 InplaceAdd InplaceSub InplaceUpdate
+    ImmutableConst GenerateVocabRemapping CustomAggregator GetDeadline Copy CopyHost DebugIdentity
+    DebugGradientIdentity DebugNanCount DebugNumericSummary DebugNumericSummaryV2 CopyToMesh CopyToMeshGrad Relayout
+    RelayoutLike
     Timestamp Send Recv Abort CollectiveReduce CollectiveReduceV2 CollectiveGather CollectiveGatherV2 NcclAllReduce
     """
 )
@@ -143,52 +149,23 @@ CALLS = _named(
 CHECKS = frozenset({"Assert", "CheckNumerics", "CheckNumericsV2", "EnsureShape"})
 PURE = _named(
     """
-    Const NoOp Identity IdentityN StopGradient PreventGradient Snapshot GuaranteeConst
-    ControlTrigger Switch RefSwitch Merge RefMerge Enter RefEnter Exit RefExit NextIteration
-    RefNextIteration LoopCond RefIdentity FakeParam DeepCopy ParseExample ParseExampleV2 ParseSingleExample
-    ParseSequenceExample ParseSequenceExampleV2 ParseSingleSequenceExample ParseTensor SerializeTensor DecodeCSV
-    DecodeRaw DecodePaddedRaw DecodeBase64 EncodeBase64 DecodeJSONExample DecodeProtoV2 EncodeProto DecodeCompressed
-    StringToNumber DecodeJpeg DecodePng DecodeImage DecodeBmp DecodeGif DecodeAndCropJpeg ResizeBilinear
-    ResizeNearestNeighbor ResizeArea ResizeBicubic CropAndResize ExtractJpegShape RGBToHSV HSVToRGB AsString StringJoin
-    StringSplit StringSplitV2 StringStrip StringLower StringUpper StringLength StringFormat StringNGrams Substr
-    ReduceJoin UnsortedSegmentJoin RegexReplace RegexFullMatch StaticRegexReplace StaticRegexFullMatch UnicodeDecode
-    UnicodeDecodeWithOffsets UnicodeEncode UnicodeScript UnicodeTranscode StringToHashBucket StringToHashBucketFast
-    StringToHashBucketStrong Fingerprint SparseCross SparseCrossV2 SparseCrossHashed RaggedCross Bucketize OneHot
-    Bincount DenseBincount SparseBincount RaggedBincount DenseCountSparseOutput SparseCountSparseOutput
-    RaggedCountSparseOutput HistogramFixedWidth LowerBound UpperBound Cast Bitcast Reshape Squeeze ExpandDims Shape
-    ShapeN Size Rank Fill Range LinSpace ZerosLike OnesLike Concat ConcatV2 ConcatOffset Split SplitV Pack Unpack Slice
-    StridedSlice Tile BroadcastTo BroadcastArgs BroadcastGradientArgs Pad PadV2 MirrorPad Transpose ConjugateTranspose
-    Reverse ReverseV2 ReverseSequence Roll InvertPermutation Gather GatherV2 GatherNd ScatterNd TensorScatterAdd
-    TensorScatterSub TensorScatterMax TensorScatterMin TensorScatterUpdate TensorStridedSliceUpdate DynamicPartition
-    DynamicStitch ParallelDynamicStitch Where Select SelectV2 Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2
-    ListDiff TopK TopKV2 NthElement UnravelIndex Diag DiagPart MatrixDiag MatrixDiagV3 MatrixDiagPart MatrixDiagPartV3
-    MatrixBandPart MatrixSetDiag MatrixSetDiagV3 SpaceToBatchND BatchToSpaceND EditDistance SetSize
-    DenseToDenseSetOperation DenseToSparseSetOperation SparseToSparseSetOperation Abs Neg Sign Square Sqrt Rsqrt Exp
-    Expm1 Log Log1p Sin Cos Tan Asin Acos Atan Sinh Cosh Tanh Asinh Acosh Atanh Atan2 Sigmoid Softplus Softsign Relu
-    Relu6 LeakyRelu Elu Selu Erf Erfc Erfinv Ndtri Lgamma Digamma Floor Ceil Round Rint Inv Reciprocal Add AddV2 AddN
-    AccumulateNV2 Sub Mul MulNoNan Div DivNoNan RealDiv TruncateDiv FloorDiv Mod FloorMod TruncateMod Pow Maximum
-    Minimum SquaredDifference Xdivy Xlogy Xlog1py ClipByValue Cumsum Cumprod CumulativeLogsumexp IsNan IsInf IsFinite
-    Equal NotEqual Less LessEqual Greater GreaterEqual ApproximateEqual LogicalAnd LogicalOr LogicalNot BitwiseAnd
-    BitwiseOr BitwiseXor Invert LeftShift RightShift PopulationCount Sum Mean Prod Max Min All Any ArgMax ArgMin
-    EuclideanNorm SegmentSum SegmentMean SegmentMax SegmentMin SegmentProd SegmentSumV2 SegmentProdV2 SegmentMaxV2
-    SegmentMinV2 UnsortedSegmentSum UnsortedSegmentMax UnsortedSegmentMin UnsortedSegmentProd L2Loss InTopK InTopKV2
-    MatMul BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum BiasAdd BiasAddV1 Softmax LogSoftmax Conv2D Conv3D
-    DepthwiseConv2dNative MaxPool MaxPoolV2 AvgPool AvgPool3D MaxPool3D LRN FusedBatchNorm FusedBatchNormV2
-    FusedBatchNormV3 SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits SparseAdd SparseConcat
-    SparseFillEmptyRows SparseReorder SparseReshape SparseSlice SparseSplit SparseSoftmax SparseToDense SparseReduceSum
-    SparseReduceMax SparseReduceSumSparse SparseReduceMaxSparse SparseTensorDenseMatMul SparseTensorDenseAdd
-    SparseDenseCwiseAdd SparseDenseCwiseMul SparseDenseCwiseDiv SparseSparseMaximum SparseSparseMinimum SparseSegmentSum
-    SparseSegmentMean SparseSegmentSqrtN SparseSegmentSumWithNumSegments SparseSegmentMeanWithNumSegments
-    SparseSegmentSqrtNWithNumSegments SerializeSparse SerializeManySparse DeserializeSparse DeserializeManySparse
-    RaggedRange RaggedGather RaggedTensorToSparse RaggedTensorToTensor RaggedTensorToVariant RaggedTensorFromVariant
-    RaggedFillEmptyRows RaggedTensorToVariantGradient TensorListReserve TensorListStack TensorListFromTensor
-    TensorListGetItem TensorListSetItem TensorListPushBack TensorListPopBack TensorListLength TensorListElementShape
+    Const Identity IdentityN StopGradient PreventGradient Snapshot GuaranteeConst Switch RefSwitch Merge RefMerge
+    Enter RefEnter Exit RefExit NextIteration RefNextIteration RefIdentity FakeParam DeepCopy ParseTensor
+    SerializeTensor DecodeProtoV2 EncodeProto AsString StringFormat Fingerprint OneHot LowerBound UpperBound Cast
+    Reshape Squeeze ExpandDims Shape ShapeN Size Rank Fill ZerosLike Concat ConcatV2 Split SplitV Pack Unpack Slice
+    StridedSlice Tile BroadcastTo Pad PadV2 MirrorPad Transpose ConjugateTranspose ReverseSequence Roll Gather
+    GatherV2 GatherNd ScatterNd TensorScatterAdd TensorScatterSub TensorScatterMax TensorScatterMin
+    TensorScatterUpdate TensorStridedSliceUpdate DynamicPartition DynamicStitch ParallelDynamicStitch Select
+    SelectV2 Unique UniqueV2 UniqueWithCounts UniqueWithCountsV2 ListDiff MatrixDiag MatrixDiagV3 MatrixDiagPart
+    MatrixDiagPartV3 MatrixBandPart MatrixSetDiag MatrixSetDiagV3 SpaceToBatchND BatchToSpaceND EditDistance AddN
+    Equal NotEqual Einsum SparseConcat SparseFillEmptyRows SparseReorder SparseSlice SparseSplit SparseToDense
+    SparseTensorDenseMatMul SerializeSparse SerializeManySparse DeserializeSparse DeserializeManySparse RaggedGather
+    RaggedTensorToSparse RaggedTensorToTensor RaggedTensorToVariant RaggedTensorFromVariant RaggedFillEmptyRows
+    RaggedTensorToVariantGradient TensorListReserve TensorListStack TensorListFromTensor TensorListGetItem
+    TensorListSetItem TensorListPushBack TensorListPopBack TensorListLength TensorListElementShape
     TensorListConcatV2 TensorListGather TensorListScatterV2 TensorListResize EmptyTensorList TensorListConcatLists
-    TensorListSplit OptionalFromValue OptionalNone OptionalHasValue OptionalGetValue StatelessRandomUniform
-    StatelessRandomUniformV2 StatelessRandomUniformInt StatelessRandomUniformIntV2 StatelessRandomUniformFullInt
-    StatelessRandomUniformFullIntV2 StatelessRandomNormal StatelessRandomNormalV2 StatelessTruncatedNormal
-    StatelessTruncatedNormalV2 StatelessMultinomial StatelessShuffle StatelessRandomGetKeyCounter
-    StatelessRandomGetKeyCounterAlg StatelessRandomGetAlg RandomIndexShuffle
+    TensorListSplit OptionalFromValue OptionalNone OptionalHasValue OptionalGetValue StatelessShuffle
+    StatelessRandomGetAlg
     """
 )
 
@@ -205,15 +182,6 @@ _TABLE: dict[str, Effect] = {
     **dict.fromkeys(OUTSIDE, Effect.OUTSIDE),
     **dict.fromkeys(CALLS, Effect.CALLS),
 }
-_GRADIENTS = _named(
-    """
-    ReluGrad Relu6Grad LeakyReluGrad EluGrad SeluGrad SigmoidGrad TanhGrad SqrtGrad RsqrtGrad InvGrad ReciprocalGrad
-    SoftplusGrad SoftsignGrad BiasAddGrad MaxPoolGrad AvgPoolGrad Conv2DBackpropInput Conv2DBackpropFilter
-    FusedBatchNormGradV3 LRNGrad SparseAddGrad SparseFillEmptyRowsGrad SparseSegmentMeanGrad SparseSegmentSqrtNGrad
-    SparseSegmentSumGrad StridedSliceGrad SparseSliceGrad
-    """
-)
-_TABLE.update(dict.fromkeys(_GRADIENTS, Effect.PURE))
 
 
 def effect_of(op: str) -> Effect:

@@ -180,7 +180,7 @@ _EFFECTS = {
     Effect.OUTSIDE: "prints, writes a summary, or uses a file or a queue",
     Effect.FED: "uses a value that Python code passes",
     Effect.SOURCE: "takes samples from elsewhere",
-    Effect.UNKNOWN: "has operations that are not in the table of effects",
+    Effect.UNKNOWN: "has operations that TensorFlow does not call stateless",
 }
 
 

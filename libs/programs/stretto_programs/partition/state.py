@@ -84,7 +84,7 @@ _REASONS = {
     Effect.PYTHON: "{node} runs Python code of the program, which can keep state of its own",
     Effect.OUTSIDE: "{node} has an effect outside: it prints, writes a summary, uses a file, a queue or a device",
     Effect.FED: "{node} is a value that the program's Python code passes to the step",
-    Effect.UNKNOWN: "{node} is not in the table of effects, so it counts as one",
+    Effect.UNKNOWN: "{node} is not called stateless by TensorFlow, so it counts as an effect",
 }
 
 

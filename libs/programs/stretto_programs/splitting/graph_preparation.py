@@ -11,6 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 from stretto_pipeline.arrays import Arrays, Parts, Reader, Writer, size_bytes
 
+from ..graphs.pruning import ImportedGraph
 from ..lanes.protocol import Prepares
 from .values import packed, unpacked
 
@@ -127,27 +128,24 @@ class Runs:
         import tensorflow as tf
 
         graph_def: Any = tf.compat.v1.GraphDef.FromString(preparation.graph)
-        wrapped: Any = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(graph_def, name=""), [])
+        graph = ImportedGraph(graph_def)
         contents = iter(preparation.contents)
-        fixed: list[Any] = [
-            tf.constant(next(contents), wrapped.graph.get_tensor_by_name(name).dtype) for name in preparation.constants
-        ]
+        fixed: list[Any] = [tf.constant(next(contents), graph.dtype_of(name)) for name in preparation.constants]
         for table in preparation.tables:
             keys, values = tf.constant(next(contents), table.keys), tf.constant(next(contents), table.values)
             made = tf.raw_ops.AnonymousHashTable(key_dtype=table.keys, value_dtype=table.values)
             tf.raw_ops.InitializeTableV2(table_handle=made, keys=keys, values=values)
             fixed.append(made)
         names = [*preparation.feeds, *preparation.constants, *(each.placeholder for each in preparation.tables)]
-        tensors = [wrapped.graph.get_tensor_by_name(name) for name in names]
-        self._types = [each.dtype for each in tensors[: len(preparation.feeds)]]
+        self._types = [graph.dtype_of(name) for name in preparation.feeds]
         self._fixed = fixed
-        self._run = wrapped.prune(tensors, [wrapped.graph.get_tensor_by_name(name) for name in preparation.fetches])
+        self._run = graph.function(names, preparation.fetches)
 
     def __call__(self, raw: Arrays) -> Arrays:
         import tensorflow as tf
 
         given = [tf.constant(each, dtype) for each, dtype in zip(unpacked(raw), self._types, strict=True)]
-        return packed([array_of(each) for each in self._run(*given, *self._fixed)])
+        return packed([array_of(each) for each in self._run([*given, *self._fixed])])
 
 
 def array_of(tensor: Any) -> Any:

@@ -28,6 +28,7 @@ class Opening:
     source: gives raw elements. maps_before, maps_after: maps of each element, and of a batch of elements. batch: the
     data set that makes the batch; None: a raw element is a single element. shuffles: shuffles of the program that the
     source has again, each with its twin in the source, in the order of the data. moved: names of the maps, for people.
+    ended_by: the operation that no further map can pass, and why. has_kept: maps stay at home because of it.
     is_apart: the source shares no shuffle with the program. is_single: a shuffle lies under a repeat, and draws orders
     while an iterator runs.
     """
@@ -40,6 +41,7 @@ class Opening:
     shuffles: tuple[tuple[Any, Any], ...]
     moved: tuple[str, ...]
     ended_by: str
+    has_kept: bool
     is_apart: bool
     is_single: bool
 
@@ -113,6 +115,7 @@ def open_dataset(dataset: Any, is_fixed: Callable[[Any], bool], drawn: Callable[
         shuffles=tuple(shuffles),
         moved=tuple(op.kind for op in ops[end:] if op.kind in MAPS),
         ended_by=found.ended_by,
+        has_kept=bool(found.stays),
         is_apart=apart is not None,
         is_single=bool(under_repeat),
     )

@@ -8,13 +8,15 @@ Both parts are made from the step's own graph.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import ProgramRefused
+from ..graphs.pruning import ImportedGraph
 from ..graphs.reading import Reading, read_graph
 from ..graphs.sizes import UNKNOWN_DIMENSION, size_bytes, static_size
 from ..graphs.tracing import trace
+from ..lanes.trial import Trial
 from ..partition.costs import CALL_US, guess_us, measured_names, with_guesses, with_maps, with_measures
 from ..partition.cut import Prices
 from ..partition.effects import SOURCES
@@ -37,12 +39,13 @@ Finish = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 
 @dataclass(frozen=True)
 class Split:
-    """A step, cut once for all passes. finish: runs home's part."""
+    """A step, cut once for all passes. finish: runs home's part. trial: whether that pays."""
 
     traced: Traced
     partition: GraphPartition
     halves: Halves
     finish: Finish
+    trial: Trial = field(default_factory=Trial)
 
 
 def split_of(step: Traced, opening: Opening, prices: Prices) -> Split:
@@ -155,18 +158,15 @@ def _finish(step: Traced, halves: Halves) -> Finish:
 
     if not halves.targets and all(name in halves.taken for name in step.outputs):  # home's part has no operation
         return lambda values, arguments: packed(iter([values[name] for name in step.outputs]))
-    wrapped: Any = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(halves.second, name=""), [])
     present = {node.name for node in halves.second.node}
     captures = {name: each for name, each in step.captures.items() if name in present}
     places = [place for place, name in enumerate(step.fed) if name in present]
     outputs = [f"{halves.taken[name]}:0" if name in halves.taken else name for name in step.outputs]
-    graph = wrapped.graph
-    fetches = [*map(graph.get_tensor_by_name, outputs), *map(graph.get_operation_by_name, halves.targets)]
     names = [*halves.taken.values(), *(step.fed[place] for place in places), *captures]
-    pruned = wrapped.prune([graph.get_tensor_by_name(f"{name}:0") for name in names], fetches)
+    run = ImportedGraph(halves.second).function([f"{name}:0" for name in names], outputs, halves.targets)
 
     def finish(values: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
         given = (*(values[name] for name in halves.taken), *(arguments[place] for place in places))
-        return packed(iter(pruned(*given, *captures.values())))
+        return packed(iter(run([*given, *captures.values()])))
 
     return finish

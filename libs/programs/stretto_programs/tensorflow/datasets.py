@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import wraps
 from types import ModuleType
 from typing import Any
 
-from ..errors import in_words
+from ..errors import ProgramRefused, in_words
 from ..graphs.shuffles import Drawn, Orders
 from ..import_hooks import Hook, replace_method
 from ..lanes.data_workers import DataWorkers
@@ -21,7 +22,7 @@ from ..resume.resume import Resume
 from ..splitting import graph_preparation
 from ..splitting.graph_preparation import array_of
 from ..splitting.opening import Opening, check_travels
-from ..splitting.split import check_moves, moved_in_words, moved_us, split_of
+from ..splitting.split import Split, check_moves, moved_in_words, moved_us, split_of
 from ..splitting.traced import Traced
 from ..splitting.values import packed
 from .passes import Pass, RawElements
@@ -105,11 +106,11 @@ class Datasets:
             self.workers.say(text)
 
     def planned(self, title: str, plan: Callable[[], Plan]) -> Plan | None:
-        """Return a plan, with data workers started. None: the program goes on as it is, and a line says why."""
+        """Return a plan. None: the program goes on as it is, and a line says why."""
         try:
             with self.ours():
                 found = plan()
-            self.workers.started(graph_preparation.FRAMEWORK, graph_preparation.settings())
+            self.workers.check(graph_preparation.FRAMEWORK)
         except Exception as error:  # data workers never stop a program that would run without them
             reason = in_words(error)
         else:
@@ -124,8 +125,12 @@ class Datasets:
         """
         check_travels(opening.source)
         kept = splits.of(opening.dataset.element_spec)
-        split = split_of(trace(), opening, Prices()) if kept is None else kept
-        check_moves(split, opening)
+        try:
+            split = split_of(trace(), opening, Prices()) if kept is None else kept
+            check_moves(split, opening)
+        except ProgramRefused as error:
+            where = f"; maps of tf.data stay, because of {opening.ended_by}" if opening.has_kept else ""
+            raise ProgramRefused(f"{error}{where}") from error
         splits.keep(opening.dataset.element_spec, split)
         return Plan(split, opening, splits.prepared(split, opening))
 
@@ -136,6 +141,21 @@ class Datasets:
         if not once or text not in self._said:
             self.workers.say(f"{text}: {moved_us(plan.split, plan.opening) / 1e3:.2f} ms of CPU a step")
         self._said.add(text)
+
+    def is_split(self, title: str, split: Split) -> bool:
+        """Note that the program begins its next step; return whether data workers prepare it, by their trial."""
+        trial, workers = split.trial, self.workers
+        before, feed = trial.phase, workers.feed
+        is_served, is_trusted = (False, False) if feed is None else (feed.is_served, feed.is_trusted)
+        trial.next_step(time.monotonic(), is_served=is_served, is_trusted=is_trusted)
+        if trial.phase != before:
+            workers.figures = trial.in_words() or workers.figures
+            if trial.phase == "waiting":
+                workers.started(graph_preparation.FRAMEWORK, graph_preparation.settings())
+            elif trial.phase == "home":
+                workers.say(f"{title} goes on without data workers: {trial.in_words()}")
+        workers.steps_alone += not trial.is_split
+        return trial.is_split
 
     # --- passes -------------------------------------------------------------------------------------------
 

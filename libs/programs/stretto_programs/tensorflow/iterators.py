@@ -85,13 +85,18 @@ class Iterators:
         arguments: Sequence[Any],
         plain: Callable[[], Any],
         at_end: Callable[[], Any],
+        alone: Callable[[], Any],
     ) -> Any:
         """Run a step on the next element.
 
-        plain: runs the step as the program alone. at_end: runs it where no element is left.
+        plain: runs the step as the program alone. at_end: runs it where no element is left. alone: runs it as the
+        program alone, on an iterator that data workers may serve later.
         """
         import tensorflow as tf
 
+        with state.lock:
+            if not self._is_split(state, plan):
+                return alone()
         try:
             with state.lock:
                 running = self._running(state, plan)
@@ -113,16 +118,26 @@ class Iterators:
             return plain()
         return running.finish(taken, arguments)
 
-    def plain_element(self, iterator: Any, state: IteratorState) -> Any:
-        """Return the next element, from TensorFlow's own iterator."""
+    def _is_split(self, state: IteratorState, plan: Plan) -> bool:
+        """Return whether data workers prepare the next element of an iterator, by their trial.
+
+        Where another iterator with the same seeds would give other elements, they do from the first one on.
+        """
+        if not has_fixed_order(state.dataset) or state.place is not None:
+            return True
+        if self._datasets.is_split(self._name, plan.split):
+            return True
+        if state.running is not None:
+            self.settle(state, "")
+        return False
+
+    def plain_step(self, state: IteratorState, plain: Callable[[], Any]) -> Any:
+        """Take an element, or run a step, as the program alone, on an iterator that data workers may serve later."""
         import tensorflow as tf
 
-        if state.running is not None or state.place is not None:
-            self.settle(state, "the program takes an element itself")
-            state = iterator_state(iterator) or state
         try:
             with self._datasets.ours():
-                return self.next(iterator)
+                return plain()
         except tf.errors.OutOfRangeError:
             state.is_over = dataset_state(state.dataset).meets_end = True
             raise
@@ -132,6 +147,13 @@ class Iterators:
         finally:
             self.places.count(state)
             state.pulled += 1
+
+    def plain_element(self, iterator: Any, state: IteratorState) -> Any:
+        """Return the next element, from TensorFlow's own iterator."""
+        if state.running is not None or state.place is not None:
+            self.settle(state, "the program takes an element itself")
+            state = iterator_state(iterator) or state
+        return self.plain_step(state, lambda: self.next(iterator))
 
     def settle(self, state: IteratorState, reason: str) -> None:
         """Let TensorFlow's own iterator go on from the program's position, for good."""
@@ -145,7 +167,8 @@ class Iterators:
                 self._single.discard(state)
             if state.running is not None:
                 state.running.end()
-                self._datasets.say_once(f"{self._name}: the rest of an iteration is prepared at home: {reason}")
+                if reason:
+                    self._datasets.say_once(f"{self._name}: the rest of an iteration is prepared at home: {reason}")
             state.running = state.raw = None
             iterator = state.iterator()
             with tf.init_scope(), self._datasets.ours():

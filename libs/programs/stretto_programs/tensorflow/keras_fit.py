@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary, WeakSet, finalize
 from ..errors import ProgramRefused, in_words
 from ..graphs.refusals import EAGER
 from ..graphs.resources import Resources
-from ..graphs.shuffles import Orders
+from ..graphs.shuffles import Orders, has_fixed_order
 from ..import_hooks import Hook, replace_method
 from ..resume.places import DatasetPlace
 from ..splitting.opening import open_dataset
@@ -73,20 +73,84 @@ class _Fit:
 class _Steps:
     """The steps of a pass, given to Keras in place of an iterator.
 
-    at_first: called before the first step. at_end: returns an iterator that is at the end of the data.
+    begin: begins the pass over the source. own: the data set's own iterator, for steps without data workers; None:
+    there are none. is_split: returns whether data workers prepare the next step. failed: called if they cannot.
+    at_first: called before the source gives the first step. at_end: returns an iterator that is at the end of the data.
     """
 
-    taking: Pass
+    plan: Plan
+    begin: Callable[[], Pass]
+    own: Any
+    is_split: Callable[[], bool]
+    failed: Callable[[Exception], None]
     at_first: Callable[[], None]
     at_end: Callable[[], Any]
     progress: _Progress
+    taking: Pass | None = None
+    """The pass over the source, once it has begun."""
+    taken_alone: int = 0
+    """Elements that the data set's own iterator has given."""
     is_begun: bool = False
+    """The source has given the first step."""
 
     def __iter__(self) -> _Steps:
         return self
 
     def __next__(self) -> Any:
         raise TypeError("a step of data workers is taken by the training function only")
+
+    def start(self) -> Pass:
+        """Begin the pass over the source, at the program's position."""
+        self.taking = taking = self.begin()
+        finalize(self, taking.feed.end, taking.stream.name)  # an epoch may be left early: Keras then drops the steps
+        taking.raw.drop(self.taken_alone)
+        return taking
+
+    def end(self) -> None:
+        """End the pass over the source."""
+        if self.taking is not None:
+            self.taking.end()
+            self.taking = None
+
+    def run(self) -> Any:
+        """Run the next step, alone or on what data workers prepare; return its result."""
+        import tensorflow as tf
+
+        if self.own is not None and not self.is_split():
+            return self._run_alone()
+        try:
+            taking = self.taking or self.start()
+        except Exception as error:  # data workers never stop a program that would run without them
+            self.failed(error)
+            self.is_split = lambda: False
+            return self._run_alone()
+        if not self.is_begun and not self.taken_alone:
+            self.at_first()
+        self.is_begun = True
+        try:
+            taken = taking.take()
+            self.progress.consumed += 1
+        except tf.errors.OutOfRangeError:
+            self.progress.is_over = True
+            taking.end()
+            # as alone, the whole step runs at the end of the data: it may draw a seed, which depends on no sample
+            return self.plan.split.traced.concrete(self.at_end())
+        return taking.finish(taken, ())
+
+    def _run_alone(self) -> Any:
+        import tensorflow as tf
+
+        if self.taking is not None:
+            self.end()
+            self.taken_alone += RawElements(self.own).drop(self.progress.consumed - self.taken_alone)
+        self.taken_alone += 1
+        self.progress.consumed += 1
+        try:
+            return self.plan.split.traced.concrete(self.own)
+        except tf.errors.OutOfRangeError:
+            self.progress.consumed -= 1
+            self.progress.is_over = True
+            raise
 
 
 @dataclass
@@ -137,7 +201,7 @@ class KerasFit:
                     return original(trainer, *args, **kwargs)
                 finally:
                     if fit.last is not None:
-                        fit.last.taking.end()
+                        fit.last.end()
                     self._fits.pop()
                     if self.datasets.resume.is_on:
                         trainer._initial_epoch = None  # Keras would begin all later calls at the restored epoch, too
@@ -299,26 +363,26 @@ class KerasFit:
             # draws an order of the data set, as `fit` alone would: the program may look at the next order later
             own = iter(opening.dataset) if opening.is_apart else None
             orders = self.datasets.drawn.at(opening.dataset)
+        # an iterator of several shuffles draws some of its orders at its first element, so nobody could change over
+        is_tried = own is not None and place is None and len(opening.shuffles) < 2 and has_fixed_order(opening.dataset)
         try:
-            with drawing:
-                steps = self._steps(plan, orders)
-            if place is not None and (there := steps.taking.raw.drop(place.consumed)) < place.consumed:
-                self.datasets.resume.say_short(place, there)
-                steps.taking.end()
-                return self._begin(fit, function, plan)
+            steps = self._steps(function, plan, orders, own if is_tried else None)
+            there = 0 if is_tried else steps.start().raw.drop(place.consumed if place else 0)
         except Exception as error:  # data workers never stop a program that would run without them
-            self.datasets.say_once(f"{NAME}: nothing moves to data workers any more: {in_words(error)}")
-            _plans(opening.dataset)[function] = None
+            self._fail(function, opening.dataset, error)
             return iter(opening.dataset) if own is None else own
+        if place is not None and there < place.consumed:
+            self.datasets.resume.say_short(place, there)
+            steps.end()
+            return self._begin(fit, function, plan)
         steps.progress = self._progress(fit, opening.dataset, orders, place)
         fit.last = steps
         return steps
 
-    def _steps(self, plan: Plan, orders: Orders) -> _Steps:
-        """Return the steps of a pass over the source.
+    def _steps(self, function: _TrainFunction, plan: Plan, orders: Orders, own: Any) -> _Steps:
+        """Return the steps of a pass. orders: orders that the data set itself has drawn. own: its own iterator.
 
-        orders: orders that the data set itself has drawn. No other order is drawn here, except by shuffles that the
-        source shares with the data set.
+        No other order is drawn here, except by shuffles that the source shares with the data set.
         """
         opening, datasets = plan.opening, self.datasets
         if not opening.is_apart:
@@ -329,14 +393,25 @@ class KerasFit:
                 for own, _ in opening.shuffles[:-1] if opening.is_apart else ():
                     iter(own)  # shuffles before the last one draw their orders when the first element is taken
 
-        taking = datasets.begin(plan, datasets.raw_of(opening, orders))
-        if not opening.is_apart:
-            for own, _ in opening.shuffles:
-                datasets.drawn.made_one(own)
-        progress = _Progress(opening.dataset, tuple(orders.values()))
-        steps = _Steps(taking, at_first, lambda: datasets.at_end(opening.dataset), progress)
-        finalize(steps, taking.feed.end, taking.stream.name)  # an epoch may be left early: Keras then drops the steps
-        return steps
+        with datasets.drawing:
+            raw = datasets.raw_of(opening, orders)
+            for each, _ in () if opening.is_apart else opening.shuffles:
+                datasets.drawn.made_one(each)
+        return _Steps(
+            plan=plan,
+            begin=lambda: datasets.begin(plan, raw),
+            own=own,
+            is_split=lambda: datasets.is_split(NAME, plan.split),
+            failed=lambda error: self._fail(function, opening.dataset, error),
+            at_first=at_first,
+            at_end=lambda: datasets.at_end(opening.dataset),
+            progress=_Progress(opening.dataset, tuple(orders.values())),
+        )
+
+    def _fail(self, function: _TrainFunction, dataset: Any, error: Exception) -> None:
+        """Note that data workers cannot go on with a data set: from the next pass on nothing of it moves."""
+        self.datasets.say_once(f"{NAME}: nothing moves to data workers any more: {in_words(error)}")
+        _plans(dataset)[function] = None
 
 
 class _TrainFunction:
@@ -364,18 +439,7 @@ class _TrainFunction:
                 progress.is_over = True
                 raise
 
-        if not iterator.is_begun:
-            iterator.is_begun = True
-            iterator.at_first()
-        try:
-            taken = iterator.taking.take()
-            iterator.progress.consumed += 1
-        except tf.errors.OutOfRangeError:
-            iterator.progress.is_over = True
-            iterator.taking.end()
-            # as alone, the whole step runs at the end of the data: it may draw a seed, which depends on no sample
-            return iterator.taking.plan.split.traced.concrete(iterator.at_end())
-        return iterator.taking.finish(taken, ())
+        return iterator.run()
 
 
 def _aside(datasets: Datasets) -> Callable[[Any], Any]:

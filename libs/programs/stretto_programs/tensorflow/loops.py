@@ -7,6 +7,7 @@ program's position.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import wraps
 from types import ModuleType
@@ -182,7 +183,7 @@ class Loops:
         def at_end() -> Any:
             return self._iterators.next(self._datasets.at_end(state.dataset))
 
-        return plain() if plan is None else self._iterators.step(state, plan, (), plain, at_end)
+        return plain() if plan is None else self._iterators.step(state, plan, (), plain, at_end, plain)
 
     def _plan_elements(self, state: IteratorState) -> Plan:
         """Return the plan for a loop over elements. Raises PipelineError."""
@@ -257,7 +258,8 @@ class Loops:
             return plain()
         found = None if state.is_plain else self._iterators.plan(state, (function, key), title, plan)
         if found is not None:
-            return self._iterators.step(state, found, tensors, plain, at_end)
+            alone = functools.partial(self._iterators.plain_step, state, plain)
+            return self._iterators.step(state, found, tensors, plain, at_end, alone)
         if not self._iterators.places.counts(state):
             return plain()
         state.unknown = self._not_one(function, key, trace)

@@ -48,10 +48,11 @@ _T = TypeVar("_T")
 
 
 @dataclass
-class _Source:
+class LoaderMeasures:
     """The measurements of a loader. tuples: types of named tuples in its batches, by name."""
 
     name: str
+    num_workers: int = 0
     refused: str = ""
     took_s: list[float] = field(default_factory=list[float])
     between_s: list[float] = field(default_factory=list[float])
@@ -80,7 +81,7 @@ class TorchLoader:
     """Set once a loader has been iterated."""
     turn: Callable[[], Any] = field(default=lambda: None)
     """Returns the pass that took a batch last."""
-    _sources: WeakKeyDictionary[Any, _Source] = field(default_factory=WeakKeyDictionary[Any, _Source])
+    _sources: WeakKeyDictionary[Any, LoaderMeasures] = field(default_factory=WeakKeyDictionary[Any, LoaderMeasures])
     _live: tuple[samples.SamplePreparation, ...] = ()
     """Preparations that lanes keep, least recently used first; replaced as a whole, since threads of lanes read it."""
     _numbers: Any = field(default_factory=itertools.count)
@@ -118,7 +119,8 @@ class TorchLoader:
 
     def _move(self, loader: Any, iterator: Any, single: type) -> None:
         self.was_asked = True
-        source = _Source(f"DataLoader of {type(loader.dataset).__name__}")
+        title = "DataLoader" if type(loader).__name__ == "DataLoader" else f"{type(loader).__name__} (a DataLoader)"
+        source = LoaderMeasures(f"{title} of {type(loader.dataset).__name__}", loader.num_workers)
         known = self.decided(source, lambda: self._sources.setdefault(loader, source))
         if known is None or known.refused:
             return
@@ -132,13 +134,16 @@ class TorchLoader:
 
     # --- what a pass asks for -----------------------------------------------------------------------------
 
-    def refuse(self, source: _Source, reason: str) -> None:
+    def refuse(self, source: LoaderMeasures, reason: str) -> None:
         """Leave a loader as it is from now on, and write a line that says why."""
         if not source.refused:
             source.refused = reason
             self.workers.say(f"{source.name}: nothing moves to data workers: {reason}")
 
-    def decided(self, source: _Source, decide: Callable[[], _T]) -> _T | None:
+    def measured(self, source: LoaderMeasures) -> None:
+        """Note that a loader's first batches were measured, and that it will move."""
+
+    def decided(self, source: LoaderMeasures, decide: Callable[[], _T]) -> _T | None:
         """Return a decision about a loader; None if deciding failed, and the loader is left as it is.
 
         Decisions look at objects of the program and start processes; an exception there must not reach the program.
@@ -149,7 +154,7 @@ class TorchLoader:
             self.refuse(source, in_words(error))
         return None
 
-    def preparation(self, source: _Source, code: samples.Code) -> samples.SamplePreparation:
+    def preparation(self, source: LoaderMeasures, code: samples.Code) -> samples.SamplePreparation:
         """Return the preparation of a loader's data set; the least recently used preparations are dropped."""
         found = next((each for each in self._live if each.code.digest == code.digest), None)
         kept = [each for each in self._live if each is not found]
@@ -168,7 +173,7 @@ class TorchLoader:
         return any(each is preparation for each in self._live)
 
     def begin(
-        self, source: _Source, code: samples.Code, stream: Callable[[str, samples.SamplePreparation], Stream]
+        self, source: LoaderMeasures, code: samples.Code, stream: Callable[[str, samples.SamplePreparation], Stream]
     ) -> tuple[Feed, samples.SamplePreparation, Stream]:
         """Return the feed, the preparation of the data set, and a stream for a pass. Raises ProgramRefused."""
         feed = self.workers.started(samples.FRAMEWORK, samples.settings(), is_home_ahead=False)
@@ -179,7 +184,7 @@ class TorchLoader:
             self.workers.say(f"{source.name}: {self.workers.count} data workers prepare it: {took_ms:.2f} ms a step")
         return feed, preparation, stream(f"pass {next(self._numbers)}", preparation)
 
-    def tell_changed(self, source: _Source, name: str) -> None:
+    def tell_changed(self, source: LoaderMeasures, name: str) -> None:
         """Write a line, once for a loader: home prepares the rest of a pass, since the program changed the data set."""
         if not source.is_change_told:
             self.workers.say(
@@ -200,7 +205,7 @@ class TorchLoader:
 class _Pass:
     """A pass over a loader. It replaces `_next_data` of the loader's iterator, and returns the same batches."""
 
-    def __init__(self, way: TorchLoader, source: _Source, loader: Any, iterator: Any) -> None:
+    def __init__(self, way: TorchLoader, source: LoaderMeasures, loader: Any, iterator: Any) -> None:
         self._way, self._source = way, source
         self._indices: Any = iterator._sampler_iter
         self._fetcher: Any = iterator._dataset_fetcher
@@ -282,6 +287,8 @@ class _Pass:
                 return batch
             if reason := way.decided(source, lambda: watch.reason() or self._against(indices, batch)):
                 way.refuse(source, reason)
+            elif source.is_measured and not source.refused:
+                way.measured(source)
         return batch
 
     def _against(self, indices: Any, batch: Any) -> str:

@@ -348,7 +348,7 @@ with tf.distribute.MirroredStrategy(["cpu:0"]).scope():
     data = tf.data.Dataset.range(64).map(lambda n: (n[None] % 50, [1.0])).batch(8)
     fit(data, keras.layers.Identity(), shape=(1,))
 """)  # fmt: skip
-        assert "MirroredStrategy runs the step on several devices" in document(found)["verdict"]
+        assert "MirroredStrategy wraps data set and step" in document(found)["verdict"]
 
     def test_an_eager_loop(self, explain: Explain) -> None:
         found = explain(TF2, """

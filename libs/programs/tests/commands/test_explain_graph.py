@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def test_people_see_what_moves_and_crosses_and_one_verdict(script: Path) -> None
     shown = " ".join(done.stdout.split())
     for part in ("@tf.function step", "tf.data Range → Map → Batch", "received StringToHashBucketFast:0 int64 102,400"):
         assert part in shown
-    assert "move to data workers: at most" in done.stdout.strip().splitlines()[-1]
+    assert "move to data workers: at most" in done.stdout.strip().splitlines()[0]
 
 
 @pytest.mark.slow
@@ -96,6 +97,53 @@ def test_a_program_that_catches_every_end_is_explained_all_the_same(script: Path
     done = CliRunner().invoke(app, ["explain-graph", str(script), "--words", "20", "-o", "json"])
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["verdict"]
+
+
+LOADER = """
+import json, sys, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Rows(Dataset):
+    def __len__(self):
+        return 6400
+    def __getitem__(self, at):
+        row = json.loads(json.dumps([float(at % k) for k in range(1, 400)]))
+        return torch.tensor(row).sin(), at % 2.0 * (torch.rand([]) if "draws" in sys.argv else 1.0)
+
+class Own(DataLoader):
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield batch[0], batch[1].float()
+
+kind = Own if "own" in sys.argv else DataLoader
+for x, y in kind(Rows(), 64, num_workers=int("busy" in sys.argv)):
+    pass
+open("the-program-went-on", "w").close()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("arguments", "verdict"),
+    [
+        ([], r"[\d.]+ of [\d.]+ ms of a step move to data workers: at most [\d.]+ times as fast"),
+        (["own"], r"[\d.]+ of [\d.]+ ms of a step move to data workers"),
+        (["draws"], "nothing moves: .*draw"),
+        (["busy"], "nothing moves: num_workers=1: workers of its own prepare its batches"),
+    ],
+)
+def test_a_loader_of_pytorch_is_explained_by_its_first_batches(
+    script: Path, arguments: list[str], verdict: str
+) -> None:
+    pytest.importorskip("torch")
+    script.write_text(LOADER)
+    done = CliRunner().invoke(app, ["explain-graph", str(script), *arguments, "-o", "json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert re.match(verdict, found["verdict"])
+    assert found["step"] == ("Own (a DataLoader) of Rows" if arguments == ["own"] else "DataLoader of Rows")
+    assert found["batches"] == (0 if arguments == ["busy"] else 1 if arguments == ["draws"] else 3)
+    assert not script.with_name("the-program-went-on").exists()
 
 
 def test_a_script_that_is_not_there_is_named() -> None:

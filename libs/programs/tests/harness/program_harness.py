@@ -25,14 +25,23 @@ _OURS = (
 WARM = WarmProcesses("tensorflow", "keras", *(f"stretto_programs.{name}" for name in _OURS), "warm_programs")
 """Starts programs with TensorFlow imported; conftest.py closes it."""
 
+UNTRIED = """
+from stretto_programs.lanes import trial
+from stretto_programs.run import main
+trial.STEPS = 0
+main()
+"""
+"""A runner that keeps data workers from the first step on, whether they pay or not."""
 FREE = """
 import sys
+from stretto_programs.lanes import trial
 from stretto_programs.partition import partition
 from stretto_programs.partition.cut import Prices
 from stretto_programs.run import main
 from stretto_programs.splitting import split
 from stretto_programs.tensorflow import datasets
 from stretto_programs.torch import loader
+trial.STEPS = 0
 split.REQUEST_US = partition.REQUEST_US = -1.0
 partition.WORTH_SHARE = -9.0
 loader.REQUEST_US, loader.WORTH_SHARE, loader.CODE_SHARE_MAX = -1e9, -1e9, 1e9
@@ -107,16 +116,16 @@ def running(
     *options: str,
     plain: bool = False,
     meet: bool = False,
-    free: str = "",
+    free: str | None = "",
     warm: WarmProcesses | None = WARM,
 ) -> Iterator[Program]:
     """Run a program.
 
-    plain: alone; meet: it waits for the test; free: a runner for which crossings cost nothing. warm: forks it; None: it
-    is started as its user would, without anything imported before.
+    plain: alone; meet: it waits for the test; free: another runner than UNTRIED, None: the user's own. warm: forks it;
+    None: it is started as its user would, without anything imported before.
     """
     folder.mkdir()
-    (folder / "free.py").write_text(free)
+    (folder / "begin.py").write_text(free or UNTRIED)
     (folder / "train.py").write_text(text)
     environment = {
         **os.environ,
@@ -126,7 +135,7 @@ def running(
     }
     environment |= {"STRETTO_PIPELINE": "off"} if plain else {}
     environment |= {"MEET": "1"} if meet else {}
-    runner = ["free.py"] if free else ["-m", "stretto_programs.run"]
+    runner = ["-m", "stretto_programs.run"] if free is None else ["begin.py"]
     command = [*runner, "--exact", *options, "train.py", "3", "--an-option"]
     process: subprocess.Popen[str] | WarmProcess
     with (folder / "stdout").open("w") as out, (folder / "stderr").open("w") as errors, open(os.devnull) as nothing:
@@ -180,6 +189,6 @@ def compared(
 
 def steps_of(errors: str) -> tuple[int, int]:
     """Return the steps that data workers prepared, and all."""
-    found = re.search(r"s prepared (\d+) of (\d+) steps, with \d+\.\d s of CPU", errors)
+    found = re.search(r"s prepared (\d+) of (\d+) steps; .*CPU, imports included: \d+\.\d s in the program", errors)
     assert found is not None, errors
     return int(found[1]), int(found[2])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 from stretto_programs.graphs.reading import Reading
 from stretto_programs.partition.effects import CHECKS, PURE, Effect, effect_of, known
@@ -49,7 +51,39 @@ def test_nothing_pure_takes_a_resource_or_writes_a_variable(registry: dict[str, 
     assert taking == set()
 
 
-def test_an_operation_that_is_not_in_the_table_is_an_effect() -> None:
+@pytest.mark.slow
+def test_what_the_registry_calls_stateless_is_pure_unless_the_table_says_otherwise() -> None:
+    import tensorflow as tf
+
+    def effects(build: Callable[[], Any]) -> set[Effect]:
+        graph = tf.Graph()
+        with graph.as_default():
+            build()
+        reading = Reading(graph.as_graph_def())
+        return {effect for each in reading.graph.get_operations() for effect in reading.touched(each)[0]}
+
+    image, wave = np.zeros([1, 4, 4, 3], np.float32), np.zeros([8, 2], np.float32)
+    pure: list[Callable[[], Any]] = [
+        lambda: tf.image.adjust_contrast(image, 1.2),
+        lambda: tf.image.adjust_hue(image, 0.1),
+        lambda: tf.image.adjust_saturation(image, 0.1),
+        lambda: tf.image.extract_patches(image, [1, 2, 2, 1], [1, 2, 2, 1], [1, 1, 1, 1], "VALID"),
+        lambda: tf.nn.space_to_depth(image, 2),
+        lambda: tf.signal.rfft(wave),
+        lambda: tf.raw_ops.AudioSpectrogram(input=wave, window_size=2, stride=2),
+        lambda: tf.io.decode_image(b"", expand_animations=False),
+    ]
+    for build in pure:
+        assert effects(build) <= {Effect.PURE, Effect.CHECK, Effect.CALLS}, build
+    kept: list[Callable[[], Any]] = [
+        lambda: tf.raw_ops.InplaceAdd(x=wave, i=[0], v=[[1.0, 1.0]]),
+        lambda: tf.raw_ops.DebugIdentityV3(input=wave),
+        lambda: tf.raw_ops.RandomUniform(shape=[2], dtype=tf.float32),
+        lambda: tf.timestamp(),
+        lambda: tf.raw_ops.RangeDataset(start=0, stop=1, step=1, output_types=[tf.int64], output_shapes=[[]]),
+    ]
+    for build in kept:
+        assert effects(build) - {Effect.PURE, Effect.CHECK}, build
     assert effect_of("MyOwnOp") is Effect.UNKNOWN
 
 

@@ -175,7 +175,7 @@ def test_no_operation_is_both_passed_and_an_end() -> None:
         ({Effect.PYTHON}, "runs Python code"),
         ({Effect.OUTSIDE}, "prints"),
         ({Effect.WRITES}, "writes a resource"),
-        ({Effect.UNKNOWN}, "not in the table"),
+        ({Effect.UNKNOWN}, "does not call stateless"),
     ],
 )
 def test_a_map_with_an_effect_ends_the_walk(effects: set[Effect], reason: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from stretto_programs.capture.analysis import Explained
+from stretto_programs.graphs.pruning import ImportedGraph
 from stretto_programs.splitting.halves import Halves, halves_of
 
 pytestmark = pytest.mark.slow
@@ -106,15 +107,6 @@ def halves(found: Explained) -> Halves:
     return cut
 
 
-def imported(graph_def: Any, feeds: list[str], fetches: list[str], targets: tuple[str, ...] = ()) -> Any:
-    """Return a graph as a function of TensorFlow 2."""
-    import tensorflow as tf
-
-    wrapped = tf.compat.v1.wrap_function(lambda: tf.graph_util.import_graph_def(graph_def, name=""), [])
-    asked = [*map(wrapped.graph.get_tensor_by_name, fetches), *map(wrapped.graph.get_operation_by_name, targets)]
-    return wrapped.prune([wrapped.graph.get_tensor_by_name(name) for name in feeds], asked)
-
-
 def parts_of(found: Explained) -> Callable[[Any], None]:
     """Return a step of TensorFlow 2 in two parts, as a function of the iterator."""
     cut, step = halves(found), found.captured.step
@@ -126,14 +118,14 @@ def parts_of(found: Explained) -> Callable[[Any], None]:
         return [name for name in handles if name in names]
 
     in_first, in_second = given(cut.first), given(cut.second)
-    first = imported(cut.first, [iterator_name, *in_first], list(cut.taken))
+    first = ImportedGraph(cut.first).function([iterator_name, *in_first], list(cut.taken))
     fetched = [f"{cut.taken[name]}:0" if name in cut.taken else name for name in found.captured.fetched]
     placeholders = [f"{name}:0" for name in cut.taken.values()]
-    second = imported(cut.second, [*placeholders, *in_second], fetched, cut.targets)
+    second = ImportedGraph(cut.second).function([*placeholders, *in_second], fetched, cut.targets)
 
     def split(iterator: Any) -> None:
-        values = first(iterator._iterator_resource, *(handles[name] for name in in_first))
-        second(*values, *(handles[name] for name in in_second))
+        values = first([iterator._iterator_resource, *(handles[name] for name in in_first)])
+        second([*values, *(handles[name] for name in in_second)])
 
     return split
 

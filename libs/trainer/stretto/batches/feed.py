@@ -121,13 +121,13 @@ class Feed(FeedEdge[Prepared]):
         if not self._closed:
             self._home.submit(self._prepare, wanted, functools.partial(self._timed, wanted))
 
-    def _timed(self, wanted: SampleRange) -> tuple[Prepared, int]:
+    def _timed(self, wanted: SampleRange) -> tuple[Prepared, int, float]:
         begun_s, begun_cpu_s = time.monotonic(), time.thread_time()
         prepared = self._program.prepare(wanted.start, wanted.length, wanted.partition)
-        took = time.monotonic() - begun_s, time.thread_time() - begun_cpu_s
+        busy_s = time.thread_time() - begun_cpu_s
         with self._lock:
-            self._took.append(took)
-        return prepared, bytes_of(prepared)
+            self._took.append((time.monotonic() - begun_s, busy_s))
+        return prepared, bytes_of(prepared), busy_s
 
     def _difference(self, wanted: SampleRange, ours: Prepared, theirs: Prepared) -> str:
         return difference(arrays_of(ours), arrays_of(theirs))

@@ -203,7 +203,7 @@ class Trainer:
                 self._feed.follow(ranges[1:])
                 is_followed = True
             pull = pull or self._parameters.begin_pull(ready.keys)
-            coming = self._feed.take() if number + 1 < len(ranges) else None
+            coming = self._feed.take(read_s) if number + 1 < len(ranges) else None
             wanted = time.perf_counter()
             pulled = self._pulled(pull, ready.keys)
             if pulled is None:

@@ -478,8 +478,9 @@ class DataWorkerDecision(View):
     reasons: tuple[str, ...]
     queue: FeedProfile | None
     throughput_before: float | None
+    """Mean of the last settled windows before they served or went, under the same plan."""
     throughput: float | None = None
-    """Throughput of the last settled window in which they served, or in which none did if none were to."""
+    """Mean of the first settled windows in which all of them served, or none did if none were to."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ from stretto_messages.actuator import (
     ReplacementAsked,
     ReplacementEnded,
 )
-from stretto_messages.arbiter import ReplacementDecided
+from stretto_messages.arbiter import DataWorkersDecided, ReplacementDecided
 from stretto_messages.base import Message, example_of
 from stretto_messages.books import CompletedBooks, GivenUp, Shortfall
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored, ColumnsRestored
@@ -46,6 +46,7 @@ from stretto_messages.fitter import ModelFitted
 from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanRequested
 from stretto_messages.oom import OomForecast
 from stretto_messages.planner import CandidatesComputed, HistoryRecorded
+from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import CheckpointRef, Evaluation, Interval, Shard
 from stretto_wire.rest.views import Fitted, JobView, ThroughputPoint
 
@@ -468,6 +469,41 @@ def test_a_pod_that_cannot_run_yet_is_the_reason_of_a_job_that_starts() -> None:
     assert (view.pods["worker-1"].state, view.reason, summary(view, 5.0).pods_pending) == ("running", "", 0)
     projection.apply(pending, 6, 6.0)
     assert view.pods["worker-1"].state == "running", "told late"
+
+
+@pytest.mark.parametrize(
+    ("windows", "before", "after"),
+    [
+        pytest.param([(0, 1, 110.0)] * 2 + [(4, 1, 390.0), (4, 1, 410.0)], 110.0, 400.0, id="what they brought"),
+        pytest.param(
+            [(0, 1, 900.0)] * 2 + [(4, 1, 905.0), (4, 1, 915.0)], 900.0, 910.0, id="the store recovered before"
+        ),
+        pytest.param([(4, 1, 400.0), (4, 1, 420.0), (4, 1, 3400.0)], 100.0, 410.0, id="the store recovered later"),
+        pytest.param([(2, 1, 250.0), (4, 1, 400.0), (4, 1, 420.0)], 100.0, 410.0, id="all of them have to serve"),
+        pytest.param([(4, 1, 400.0)], 100.0, None, id="one window tells nothing"),
+        pytest.param([(4, 2, 400.0), (4, 2, 420.0)], None, 410.0, id="another plan"),
+        pytest.param([(0, 2, 190.0), (4, 2, 400.0), (4, 2, 420.0)], 190.0, 410.0, id="another plan before"),
+    ],
+)
+def test_data_workers_get_credit_only_for_what_lies_beside_their_coming(
+    windows: list[tuple[int, int, float]], before: float, after: float | None
+) -> None:
+    feed = example_of(ProfileMeasured).feed
+    assert feed is not None
+
+    def window(lanes: int, version: int, rate: float) -> Message:
+        return replace(profile(version, plan(), rate), feed=replace(feed, lanes=lanes))
+
+    decided_on = replace(example_of(DataWorkersDecided), job="a", count=2, wanted=2, cpu_cores=2.5)
+    told = [
+        window(0, 1, 50.0),
+        window(0, 1, 95.0),
+        window(0, 1, 105.0),
+        decided_on,
+        *(window(*each) for each in windows),
+    ]
+    [decision] = fold(submitted(), *told).jobs["a"].feeding.decisions
+    assert (decision.throughput_before, decision.throughput) == (before, after)
 
 
 def test_what_users_ask_for_and_the_replacement_of_a_hot_server_are_kept() -> None:

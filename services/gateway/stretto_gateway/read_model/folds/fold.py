@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -61,6 +62,21 @@ class Returned(NamedTuple):
     change: LedgerReturn
 
 
+@dataclass
+class Fed:
+    """Rates beside the last change of the number of data workers.
+
+    plan_version, lanes: of the last windows; rates: theirs. plan_before: of the windows before the change. after: rates
+    of the first windows after it.
+    """
+
+    plan_version: int = 0
+    lanes: int = 0
+    rates: list[float] = field(default_factory=list[float])
+    plan_before: int = 0
+    after: list[float] = field(default_factory=list[float])
+
+
 class Evidence:
     """Facts of a job that no view shows: the basis of its next decision, and the events that closed it."""
 
@@ -74,6 +90,7 @@ class Evidence:
         self.finished: JobFinished | None = None
         self.returns: list[Returned] = []
         self.revisions = Revisions()
+        self.fed = Fed()
         self.leases: dict[str, str] = {}
         """The shard that each worker leased last, by the worker's name."""
 
