@@ -82,7 +82,7 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
-_Loader.yaml_implicit_resolvers = {
+_Loader.yaml_implicit_resolvers = {  # pyrefly: ignore[instance-var-assign]
     letter: [(tag, pattern) for tag, pattern in found if not tag.endswith((":timestamp", ":merge", ":value"))]
     for letter, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }

@@ -167,7 +167,7 @@ class ServiceView(Answer):
 
 AlertName = Literal[
     "StrettoPartitionWithoutOwner", "StrettoServiceGone", "StrettoStreamFilling", "StrettoStreamFull",
-    "StrettoStreamDamaged", "StrettoGatewayNotReady", "StrettoCheckpointLate",
+    "StrettoStreamDamaged", "StrettoBusStoresNothing", "StrettoGatewayNotReady", "StrettoCheckpointLate",
 ]  # fmt: skip
 
 

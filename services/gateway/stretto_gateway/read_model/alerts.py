@@ -37,12 +37,9 @@ def of_streams(shares: Mapping[str, float]) -> Iterator[AlertView]:
 
 
 def of_bus(refuses: str) -> Iterator[AlertView]:
-    """Yield the alert about a bus that stores nothing, with the reason ``refuses``; nothing where that is empty.
-
-    It bears the name of what has the same effect: readers of v1 know no other.
-    """
+    """Yield the alert about a bus that stores nothing, with the reason ``refuses``; nothing where that is empty."""
     if refuses:
-        yield AlertView(alert="StrettoStreamFull", subject="bus", detail=refuses)
+        yield AlertView(alert="StrettoBusStoresNothing", subject="bus", detail=refuses)
 
 
 def of_damages(damages: Mapping[str, Damage], told_all: bool) -> Iterator[AlertView]:

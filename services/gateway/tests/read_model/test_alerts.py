@@ -40,7 +40,7 @@ def test_a_service_without_replicas_or_owners_fires() -> None:
 def test_a_bus_that_stores_nothing_fires_with_the_reason() -> None:
     assert [*alerts.of_bus("")] == []
     (alert,) = alerts.of_bus("its disk is full")
-    assert (alert.alert, alert.detail) == ("StrettoStreamFull", "its disk is full")
+    assert (alert.alert, alert.detail) == ("StrettoBusStoresNothing", "its disk is full")
 
 
 def test_a_stream_that_fills_fires_one_alert() -> None:
