@@ -119,10 +119,8 @@ class AdaptedKerasProgram(AdaptedProgram[KerasForm], KerasProgram):
             seen["fed"] = fed
             results: list[Any] = []
             for training in (False, True):
-                variables = cut(dense, self._shapes)
-                with self._scope(variables, state, local) as scope:
+                with self._scope(cut(dense, self._shapes), state, local) as scope:
                     output = adapted.feed(rows, inverse, everything, fed, training)
-                    self._check_unassigned(scope, variables)
                     if not training:
                         flat = keras.tree.flatten(output)
                         ends = [ends_in_sigmoid(each) for each in flat]

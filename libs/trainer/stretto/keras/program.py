@@ -164,6 +164,7 @@ class KerasProgram(ProgramBase):
         mapping = [*zip(self._trainable, variables, strict=True), *zip(self._fixed, fixed, strict=True)]
         with keras.StatelessScope(state_mapping=mapping, collect_losses=True) as scope:
             yield scope
+            self._check_unassigned(scope, variables)
 
     def _step_graph(
         self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], fed: Any, labels: Any
@@ -176,7 +177,6 @@ class KerasProgram(ProgramBase):
                 output = self._run(rows, inverse, fed, training=True)
                 loss = self._loss_of(rows, fed, labels, output)
                 fixed = [scope.get_current_value(variable) for variable in self._fixed]
-                self._check_unassigned(scope, variables)
         found = cast(
             "list[Any]", tape.gradient(loss, [*rows, *variables], unconnected_gradients=tf.UnconnectedGradients.ZERO)
         )
