@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 import yaml
+from flipped_bits import blocks, flip
 from lapse import FIRED, FIRING, LAPSE, RULES, Recording, promtool, unexpected
 from runtime_counting import add
 from runtime_live import saved_state
@@ -182,6 +183,19 @@ async def the_bucket_is_gone(stage: Stage) -> None:
     async with loaded(stage):
         await stage.client.bus.ask(f"STREAM.DELETE.{STATE}")
         await stage.minutes(WATCHED_MINUTES)
+
+
+@causes("StrettoStreamDamaged")
+async def a_bit_of_the_log_flips(stage: Stage) -> None:
+    """The server finds nothing when it starts; the gateway does when it has read the stream."""
+    async with stage.load():
+        await stage.minutes(2)
+    stage.fault()
+    stage.server.stop()
+    flip(blocks(stage.server.folder, STREAM)[-1], b"job-0")
+    await stage.server.start()
+    await stage.started("gateway-0", GATEWAY, "gateway")
+    await stage.minutes(WATCHED_MINUTES)
 
 
 @causes("StrettoServiceGone", ends=True, is_smoke=True)

@@ -122,11 +122,9 @@ class Tuned:
 
     @property
     def steps_per_s(self) -> float:
-        """Return the speed of the job; without data workers, the training workers' CPUs prepare batches, too."""
-        job, ideal_per_s = self.job, 1 / self.job.step_s_ideal
-        if not self.count:
-            return ideal_per_s * min(job.trainer_cpus / job.cpus_per_gpu, 1.0)
-        return min(self._enqueued_per_s, ideal_per_s)
+        """Return the speed of the job: while training workers wait for batches, their CPUs prepare some, too."""
+        cpus_per_gpu = self.job.trainer_cpus + self.data_cpus / self.job.gpus
+        return min(cpus_per_gpu / self.job.cpus_per_gpu, 1.0) / self.job.step_s_ideal
 
     @property
     def _enqueued_per_s(self) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -291,7 +292,8 @@ async def test_a_pod_changes_no_mode_owner_or_time_of_others_files_and_reaches_n
 ) -> None:
     others = [*place.secrets, place.state, place.state / "pods/other", place.beside, place.beside / "dataset.csv"]
     server = socket.socket(socket.AF_UNIX)
-    server.bind(str(place.state / "pods/other/worker-9/plane.sock"))
+    with contextlib.chdir(place.state / "pods/other/worker-9"):  # the whole path may be too long for a socket
+        server.bind("plane.sock")
     server.listen()
     (place.state / "pods/j/ps-0/work").mkdir(parents=True)
     peer = socket.socket(socket.AF_UNIX)
