@@ -57,6 +57,7 @@ class Runner:
         self._caller: Caller | None = None
         self._warnings: HealthWarnings | None = None
         self._refusal = ""
+        self.metrics.partitions.set_function(lambda: len(self._live()))
         self.metrics.lost_keys.set_function(lambda: len(self._lost_keys()))
         self.metrics.unrenewed.set_function(lambda: int(self._ownership is not None and bool(self._ownership.fault)))
         self.metrics.no_way_back.set_function(lambda: len(self._no_way_back()))
@@ -119,7 +120,7 @@ class Runner:
 
     def report(self) -> Json:
         """The body of /readyz."""
-        live = sorted(number for number, (partition, _) in self._partitions.items() if partition.live)
+        live = self._live()
         mine = sorted(self._ownership.mine()) if self._ownership else []
         faults = {str(n): partition.fault for n, (partition, _) in self._partitions.items() if partition.fault}
         if self._ownership is not None:
@@ -151,6 +152,12 @@ class Runner:
             "refusal": self._refusal,
             "warning": "; ".join(warning for warning in warnings if warning),
         }
+
+    def _live(self) -> list[int]:
+        """Return the partitions that are handled; none while it is not stored that this replica lives."""
+        if self._ownership is None or self._ownership.fault:
+            return []
+        return sorted(number for number, (partition, _) in self._partitions.items() if partition.live)
 
     def _lost_keys(self) -> list[str]:
         return sorted({key for partition, _ in self._partitions.values() for key in partition.lost})

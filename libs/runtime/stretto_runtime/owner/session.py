@@ -170,7 +170,6 @@ class Session:
         self._plan_gathering()
         if self._reports.missing:
             log.warning("reports are not kept any more", partition=self._number, missing=self._reports.missing)
-        self._context.metrics.partitions.inc()
         self._service.partition_changed()
 
     def _after(self) -> None:
@@ -287,9 +286,7 @@ class Session:
         await self._context.ownership.release(self._number, self._epoch)
 
     async def _end(self, consumer: OrderedConsumer | MergedConsumer) -> None:
-        if self.live:
-            self.live = False
-            self._context.metrics.partitions.dec()
+        self.live = False
         for timer in self._timers.values():
             timer.cancel()
         await self._requests.close()
