@@ -90,13 +90,13 @@ def _recorded(folder: Path) -> str | None:
 
 
 def _socket_of(folder: Path, remedy: str) -> Path:
-    """Return the path of the gateway's socket. Raises NotRunning: there is none that the folder's owner has made."""
+    """Return the path of the gateway's socket. Raises NotRunning: none is there of the folder's owner, root or us."""
     path = (folder / RUN / SOCKET).absolute()
     try:
         found, owner = path.lstat(), folder.stat().st_uid
     except OSError:
         found, owner = None, -1
-    if found is None or not stat.S_ISSOCK(found.st_mode) or found.st_uid != owner:
+    if found is None or not stat.S_ISSOCK(found.st_mode) or found.st_uid not in (owner, 0, os.geteuid()):
         raise NotRunning(
             f"no gateway listens at {path}: end the installation with `stretto down --folder {folder}` and start it "
             f"again with `stretto up --folder {folder}`; or name a gateway: {remedy}"

@@ -8,6 +8,7 @@ server has surely synced it, so that a loss of power, which may cost the last mi
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from stretto_bus.bus import Bus
 from stretto_bus.damage import subject_counts
 from stretto_bus.faults import BusFault
+from stretto_messages.base import JOB_PATTERN
 from stretto_runtime.spent_names import KEPT, spend
 from stretto_wire.contract.registry import STATE, STREAM
 
@@ -132,7 +134,7 @@ def jobs_in(*folders: Path) -> frozenset[str]:
     found: set[str] = set()
     for folder in folders:
         with contextlib.suppress(OSError):
-            found |= {each.name for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")}
+            found |= {each.name for each in folder.iterdir() if re.fullmatch(JOB_PATTERN, each.name) and each.is_dir()}
     return frozenset(found)
 
 

@@ -116,14 +116,16 @@ class BusHealth:
             await bus.close()
 
     async def _look(self, bus: Bus) -> Look:
-        error, free_descriptors = "", ROOM_DESCRIPTORS
+        error, free_bytes, free_descriptors = "", ROOM_BYTES, ROOM_DESCRIPTORS
         with contextlib.suppress(BusFault):  # it starts, or has no time; services say so themselves
             error = write_error((await bus.request("$SYS.REQ.SERVER.PING.HEALTHZ", DETAILS, timeout_s=ASK_S)).data)
         pid = self._pid()
         with contextlib.suppress(OSError):
             if pid is not None:
                 free_descriptors = descriptors_of(pid) - len(os.listdir(f"/proc/{pid}/fd"))
-        return Look(error, shutil.disk_usage(self._store).free, free_descriptors)
+        with contextlib.suppress(OSError):
+            free_bytes = shutil.disk_usage(self._store).free
+        return Look(error, free_bytes, free_descriptors)
 
     def _write(self, why: str) -> None:
         """Write in place of the note before: on a full disk no longer file would find room."""

@@ -59,16 +59,22 @@ def removable(
     needed: Collection[str],
     before_s: float,
     kinds: Collection[str],
+    named: Collection[str] = (),
 ) -> list[JobFolder]:
     """Return the folders that may go: of ``kinds``, of jobs that ended before a time, or were last changed before it.
 
     ``ended_s``: the end of each known job, None while it lives; a live job keeps everything. ``needed``: jobs from
-    whose checkpoints a live job starts.
+    whose checkpoints a live job starts. A store may hold other folders: of a job that is not known, checkpoints go only
+    if it is ``named`` and has some.
     """
     return [
         each
         for each in found
         if each.kind in kinds
         and (ended_s.get(each.job, each.changed_s) or before_s) < before_s
-        and not (each.kind == CHECKPOINTS and each.job in needed)
+        and (each.kind != CHECKPOINTS or (each.job not in needed and (each.job in ended_s or _is_meant(each, named))))
     ]
+
+
+def _is_meant(found: JobFolder, named: Collection[str]) -> bool:
+    return found.job in named and any(found.path.glob("*/manifest.json"))

@@ -29,7 +29,7 @@ from ..server import STORE, keys_of
 from ..settings import StreamsSettings
 from . import redis_server
 from .bus import known_streams
-from .bus_health import BusHealth
+from .bus_health import LOOK_S, BusHealth
 from .leftovers import claim_memory, end_leftovers, free_memory, name_processes, sweep_memory
 from .noting import Noting
 from .processes import Child, Command, end_pods
@@ -147,7 +147,12 @@ class Installation:
         """Restart the bus when it has stopped to store, once there is room, and keep a note of why it does not."""
         nats = self.children["nats"]
         health = BusHealth(self.folder, self.folder / "nats" / STORE, lambda: nats.pid, nats.restart)
-        await health.run(url, keys.login(SUPERVISOR), _say)
+        while True:
+            try:
+                await health.run(url, keys.login(SUPERVISOR), _say)
+            except (Fault, OSError) as error:
+                _say(f"whether the bus stores is not known for a while: {error}")
+            await asyncio.sleep(LOOK_S)
 
     def operator(self) -> tuple[str, Login]:
         """Return the URL of the bus and the operator's login."""

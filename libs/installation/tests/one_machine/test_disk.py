@@ -22,10 +22,10 @@ def laid(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("kinds", "needed", "before_s", "gone"),
     [
-        (KINDS, (), 1000.0, {("ended", kind) for kind in KINDS} | {("unknown", kind) for kind in KINDS}),
+        (KINDS, (), 1000.0, {("ended", kind) for kind in KINDS} | {("unknown", PODS), ("unknown", SPANS)}),
         ((PODS, SPANS), (), 1000.0, {(job, kind) for job in ("ended", "unknown") for kind in (PODS, SPANS)}),
         (KINDS, ("ended", "unknown"), 1000.0, {(job, kind) for job in ("ended", "unknown") for kind in (PODS, SPANS)}),
-        (KINDS, (), 500.0, {("unknown", kind) for kind in KINDS}),
+        (KINDS, (), 500.0, {("unknown", PODS), ("unknown", SPANS)}),
         (KINDS, (), 50.0, set[tuple[str, str]]()),
     ],
     ids=["old", "without checkpoints", "a live job starts from them", "younger", "all are younger"],
@@ -41,6 +41,15 @@ def test_nothing_goes_of_a_job_that_lives_nor_what_a_live_job_starts_from(
         assert 5000 <= each.size_bytes() < 100_000
         each.remove()
     assert {(each.job, each.kind) for each in found if not each.path.exists()} == gone
+
+
+def test_a_folder_of_no_known_job_goes_from_a_store_only_if_it_is_named_and_has_checkpoints(tmp_path: Path) -> None:
+    for job in ("datasets", "lost"):
+        (tmp_path / "checkpoints" / job / "000001").mkdir(parents=True)
+    (tmp_path / "checkpoints" / "lost" / "000001" / "manifest.json").touch()
+    found = folders(tmp_path)
+    for named, gone in (((), []), (("datasets",), []), (("datasets", "lost"), ["lost"])):
+        assert [each.job for each in removable(found, {}, (), 1e12, KINDS, named)] == gone
 
 
 def test_a_link_that_a_pod_has_laid_leads_nowhere(tmp_path: Path) -> None:

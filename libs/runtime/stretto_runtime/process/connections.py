@@ -30,6 +30,8 @@ LOOPBACK = "this machine"
 _END_OF_HEAD = re.compile(rb"\n\r?\n")
 _LENGTHS = re.compile(rb"^(?:content-length|transfer-encoding)[ \t]*:", re.IGNORECASE | re.MULTILINE)
 _LIST_OF_LENGTHS = re.compile(rb"^content-length[^\n]*,", re.IGNORECASE | re.MULTILINE)
+_FOLDED = re.compile(rb"\n[ \t]")
+"""A header that goes on in the next line, where a length could go on, too; no client of today sends one."""
 _CREDENTIALS = struct.Struct("3i")
 """The kernel's answer to SO_PEERCRED: process, user, group."""
 
@@ -147,7 +149,7 @@ class OneLength(h11.Connection):
             received = self.trailing_data[0]
             end = _END_OF_HEAD.search(received)
             head = received[: end.start()] if end is not None else b""
-            if len(_LENGTHS.findall(head)) > 1 or _LIST_OF_LENGTHS.search(head):
+            if len(_LENGTHS.findall(head)) > 1 or _LIST_OF_LENGTHS.search(head) or _FOLDED.search(head):
                 raise h11.RemoteProtocolError("a request has one length: one Content-Length, or Transfer-Encoding")
         return super().next_event()
 

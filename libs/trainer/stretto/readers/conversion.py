@@ -389,7 +389,7 @@ def _split(column: Any, where: str) -> Any:
         raise DataError(f"{where} has lists within lists, as at {items[nested].as_py()[:60]!r}; write plain lists")
     empty = pc.equal(inner, "")
     lengths = pc.fill_null(pc.if_else(empty, 0, pc.list_value_length(parts)), 0)
-    kept = items.filter(pc.not_equal(items, "")) if pc.any(empty).as_py() else items
+    kept = items.filter(pc.fill_null(pc.invert(pc.take(empty, pc.list_parent_indices(parts))), False))
     ends = pc.cumulative_sum(lengths.cast(pa.int32()))
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
     return pa.ListArray.from_arrays(offsets, kept, mask=column.is_null())

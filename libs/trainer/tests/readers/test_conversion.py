@@ -96,6 +96,13 @@ def test_a_list_is_read_as_people_write_it(tmp_path: Path, cell: str, expected: 
     assert rows_in(tmp_path / "out")[0]["tags"] == expected
 
 
+def test_empty_lists_and_empty_items_shift_no_other_list(tmp_path: Path) -> None:
+    cells = ["[]", "['a', '']", "", "[b,,c]", "d"]
+    write_text(tmp_path / "a.csv", [{"n": number, "tags": cell} for number, cell in enumerate(cells)])
+    convert([str(tmp_path / "a.csv")], tmp_path / "out", TextForm(lists=("tags",)), 0)
+    assert [row["tags"] for row in rows_in(tmp_path / "out")] == [[], ["a", ""], None, ["b", "", "c"], ["d"]]
+
+
 @pytest.mark.parametrize(
     ("content", "form", "told"),
     [

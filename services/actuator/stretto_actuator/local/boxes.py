@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -89,10 +89,11 @@ class Boxes:
         try:
             for place in (*own, *(scratch / name for name in OF_SCRATCH.values())):
                 place.mkdir(PRIVATE_FOLDER, parents=True, exist_ok=True)
-            for place in stored:
-                self._plain(place)
+            stored = [self._plain(place) for place in stored]  # checked last: what follows opens it without links
             volumes = [*job_volumes.folders_of(spec.volumes, [place.resolve() for place in barred])]
-            writes = _resolved((*own, *shared, *(place for place, is_writable in volumes if is_writable)))
+            others = [place for place in own if place not in stored]
+            writes = _resolved([*others, *shared, *(place for place, is_writable in volumes if is_writable)])
+            writes = tuple(dict.fromkeys((*writes, *map(str, stored))))
         except OSError as error:
             raise BackendError(f"{spec.job}/{spec.pod} gets no folder of its own: {error}; make room there") from error
         started_from = (place for place in self._started_from(spec) if place.is_dir())
@@ -105,9 +106,10 @@ class Boxes:
         A store may lie in the folder of another job, which can put links there.
         """
         store = max((each for each in self.stores if folder.is_relative_to(each)), default=folder.parent, key=_length)
-        if folder.resolve() != store.resolve() / folder.relative_to(store):
+        plain = store.resolve() / folder.relative_to(store)
+        if folder.resolve() != plain:
             raise BackendError(f"checkpoint.url: on the way to {folder} is a link; name a store without links")
-        return folder
+        return plain
 
     def _started_from(self, spec: PodSpec) -> Iterator[Path]:
         """Yield the folders of the jobs whose checkpoints this one starts from: <store>/<job>/<checkpoint>/<file>."""
@@ -180,17 +182,22 @@ def boxes_of(settings: ActuatorSettings) -> Boxes | None:
     lists = (entry.removesuffix("/*") for entry in settings.allowed.stores)
     stores = dict.fromkeys(path for url in (settings.store, *lists) if (path := _local(url)) is not None)
     closed = tuple(path.resolve() for path in files if path is not None)
-    return Boxes(state, tuple(stores), settings.memory_folder, closed, _writable(settings, state), not _unsheltered())
+    kept = [state, *(path.resolve() for path in stores), *closed]
+    kept += [settings.memory_folder.resolve()] if settings.memory_folder is not None else []
+    return Boxes(state, tuple(stores), settings.memory_folder, closed, _writable(settings, kept), not _unsheltered())
 
 
-def _writable(settings: ActuatorSettings, state: Path) -> tuple[Path, ...]:
+def _writable(settings: ActuatorSettings, kept: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the folders that all pods may write. Raises SettingsFault for one that holds what is kept from them."""
     found: list[Path] = []
     for text in (part.strip() for part in settings.local_writable.split(",") if part.strip()):
         folder = Path(text).resolve()
-        if not Path(text).is_absolute() or not folder.is_dir() or state.is_relative_to(folder):
+        holds = next((place for place in kept if place.is_relative_to(folder)), None)
+        if not Path(text).is_absolute() or not folder.is_dir() or holds is not None:
+            why = f": it holds {holds}" if holds is not None else ""
             raise SettingsFault(
-                f"STRETTO_ACTUATOR_LOCAL_WRITABLE={settings.local_writable!r} is refused at {text!r}: give absolute "
-                f"folders that exist and do not hold the state folder {state}, separated by commas"
+                f"STRETTO_ACTUATOR_LOCAL_WRITABLE={settings.local_writable!r} is refused at {text!r}{why}; give "
+                "absolute folders that exist, separated by commas, without the state folder, stores and secrets"
             )
         found.append(folder)
     return tuple(found)

@@ -115,8 +115,10 @@ class Cgroups:
         found: list[Hierarchy] = []
         for version, mount, controllers, own in _mounts():
             missing = controllers - {c for h in found for c in h.controllers}
-            if missing and (folder := _create(mount, own, name, version, missing)):
-                found.append(Hierarchy(folder, version, frozenset(missing)))
+            for wanted in (missing, missing - {"pids"}):  # a group that was delegated to us may lack it
+                if wanted and (folder := _create(mount, own, name, version, wanted)):
+                    found.append(Hierarchy(folder, version, frozenset(wanted)))
+                    break
         return cls(found)
 
     def has(self, controller: str) -> bool:

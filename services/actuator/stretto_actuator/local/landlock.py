@@ -206,7 +206,7 @@ def _give_up(why: str) -> NoReturn:
 
 def main(
     restrict: Callable[[], None],
-    shelter: Callable[[Sequence[str], Sequence[str], Sequence[str]], None] | None = None,
+    shelter: Callable[[Sequence[str], Sequence[str], Sequence[str], Callable[[str], int]], None] | None = None,
 ) -> None:
     """Confine this process, in a view of the file system that ``shelter`` gives it, restrict its system calls by
     ``restrict``, and execute the command.
@@ -223,7 +223,7 @@ def main(
     )
     try:
         if shelter is not None:
-            shelter(closed, [*shown, *reads], writes)
+            shelter(closed, [*shown, *reads], writes, _folder)
         confine(closed, reads, writes, abi(), devices)
         restrict()
     except OSError as error:

@@ -15,14 +15,14 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _NEW_MOUNTS, _NEW_USER = 0x00020000, 0x10000000
 _RECURSIVE, _PRIVATE = 0x4000, 1 << 18
 _OPEN_TREE, _MOVE_MOUNT, _SET_ATTRIBUTES = 428, 429, 442
 _AT_HERE, _AT_EMPTY_PATH, _AT_RECURSIVE = -100, 0x1000, 0x8000
 _CLONE, _CLOSE_ON_EXEC = 1, os.O_CLOEXEC
-_FROM_DESCRIPTOR = 4
+_FROM_DESCRIPTOR, _TO_DESCRIPTOR = 0x04, 0x40
 _READ_ONLY, _NO_DEVICES, _NO_SET_UID = 1, 4, 2
 _SMALL = b"mode=0700,size=1m,nr_inodes=1024"
 
@@ -40,11 +40,12 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
-def shelter(closed: Sequence[str], reads: Sequence[str], writes: Sequence[str]) -> None:
+def shelter(closed: Sequence[str], reads: Sequence[str], writes: Sequence[str], opened: Callable[[str], int]) -> None:
     """Move this process into a view of its own. Raises OSError; then the process is of no use any more.
 
     ``closed``: folders of which nothing is there but what of ``reads`` and ``writes`` lies in them; files among them
     stay. ``writes``: the only folders in which anything can be changed. All are absolute paths without links.
+    ``opened`` opens a folder and follows no link on the way, which another pod may have put there meanwhile.
     """
     user, group, here = os.geteuid(), os.getegid(), os.getcwd()
     _checked(_libc.unshare(_NEW_MOUNTS | (_NEW_USER if user else 0)), "a mount namespace")
@@ -58,18 +59,21 @@ def shelter(closed: Sequence[str], reads: Sequence[str], writes: Sequence[str]) 
         if os.path.isdir(place) and not _within(place, hidden):
             hidden.append(place)
     kept = sorted({*reads, *writes}, key=lambda path: path.count("/"))
-    opened = [(path, _clone(path)) for path in kept if path in writes or _within(path, hidden)]
+    trees = [(path, _clone(opened(path))) for path in kept if path in writes or _within(path, hidden)]
     _set("/", _READ_ONLY, 0)
     for place in hidden:
         flags = ctypes.c_ulong(_NO_DEVICES | _NO_SET_UID)
         _checked(_libc.mount(b"none", place.encode(), b"tmpfs", flags, _SMALL), f"an empty {place}")
-    for path, tree in opened:
+    for path, tree in trees:
         if _within(path, hidden):
             os.makedirs(path, 0o700, exist_ok=True)
-        _checked(_libc.syscall(_MOVE_MOUNT, tree, b"", _AT_HERE, path.encode(), _FROM_DESCRIPTOR), path)
-        os.close(tree)
         if path not in writes:
-            _set(path, _READ_ONLY, 0)
+            _set("", _READ_ONLY, 0, of=tree)
+        place = opened(path)
+        flags = _FROM_DESCRIPTOR | _TO_DESCRIPTOR
+        _checked(_libc.syscall(_MOVE_MOUNT, tree, b"", place, b"", flags), path)
+        os.close(place)
+        os.close(tree)
     for place in hidden:
         _set(place, _READ_ONLY, 0, recursive=False)
     os.chdir(here)  # by its name in this view, where it may be written
@@ -79,16 +83,20 @@ def _within(path: str, places: Sequence[str]) -> bool:
     return any(path == place or path.startswith(f"{place}/") for place in places)
 
 
-def _clone(path: str) -> int:
-    """Return a copy of the mount below ``path``, which can still be written."""
-    return _checked(_libc.syscall(_OPEN_TREE, _AT_HERE, path.encode(), _CLONE | _CLOSE_ON_EXEC | _AT_RECURSIVE), path)
+def _clone(folder: int) -> int:
+    """Return a copy of the mount below an open folder, which is closed; the copy can still be written."""
+    flags = _CLONE | _CLOSE_ON_EXEC | _AT_RECURSIVE | _AT_EMPTY_PATH
+    try:
+        return _checked(_libc.syscall(_OPEN_TREE, folder, b"", flags), "a folder of the pod's own")
+    finally:
+        os.close(folder)
 
 
-def _set(path: str, attributes: int, cleared: int, recursive: bool = True) -> None:
+def _set(path: str, attributes: int, cleared: int, recursive: bool = True, of: int = _AT_HERE) -> None:
     asked = _Attributes(attributes, cleared, 0, 0)
-    flags = _AT_RECURSIVE if recursive else 0
+    flags = (_AT_RECURSIVE if recursive else 0) | (0 if path else _AT_EMPTY_PATH)
     size = ctypes.c_size_t(ctypes.sizeof(asked))
-    _checked(_libc.syscall(_SET_ATTRIBUTES, _AT_HERE, path.encode(), flags, ctypes.byref(asked), size), path)
+    _checked(_libc.syscall(_SET_ATTRIBUTES, of, path.encode(), flags, ctypes.byref(asked), size), path)
 
 
 def lack() -> str:
@@ -105,7 +113,7 @@ def lack() -> str:
 def main() -> None:
     """Try it, with a folder that may be hidden as the argument: exit status 0 where this user gets such a view."""
     try:
-        shelter([sys.argv[1]], [], [])
+        shelter([sys.argv[1]], [], [], lambda path: os.open(path, os.O_PATH))
     except OSError as error:
         sys.exit(str(error))
 

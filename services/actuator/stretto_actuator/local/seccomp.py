@@ -22,8 +22,8 @@ RING = 425
 """The call io_uring_setup, forbidden: a ring makes sockets, and no filter sees what it is asked for."""
 SOCKET = {"x86_64": 41, "aarch64": 198}
 """Number of the call socket."""
-MPTCP, SMC = 262, 43
-"""Protocol, and family, of sockets that listen at a port of TCP, and whose port Landlock does not look at."""
+MPTCP, SMC, SMC_FAMILY = 262, 256, 43
+"""Protocols, and a family, of sockets that listen at a port of TCP, and whose port Landlock does not look at."""
 OF_MACHINES: dict[str, tuple[int, int, dict[int, int], dict[int, int], tuple[int, ...]]] = {
     "x86_64": (
         0xC000003E,
@@ -105,8 +105,8 @@ def _only_itself(number: int, argument: int, pid: int, kind: int | None = None) 
 
 def _without_detours(number: int) -> Iterator[Instruction]:
     """Yield what lets the call make any socket but those by which a pod could take a port of its choice."""
-    body = [(_LOAD, 0, 0, _ARGUMENTS), (_EQUAL, 2, 0, SMC), (_LOAD, 0, 0, _ARGUMENTS + 16), (_EQUAL, 0, 1, MPTCP)]
-    body += [(_RETURN, 0, 0, _FORBID), (_RETURN, 0, 0, _ALLOW)]
+    body = [(_LOAD, 0, 0, _ARGUMENTS), (_EQUAL, 3, 0, SMC_FAMILY), (_LOAD, 0, 0, _ARGUMENTS + 16)]
+    body += [(_EQUAL, 1, 0, MPTCP), (_EQUAL, 0, 1, SMC), (_RETURN, 0, 0, _FORBID), (_RETURN, 0, 0, _ALLOW)]
     yield (_EQUAL, 0, len(body), number)
     yield from body
 

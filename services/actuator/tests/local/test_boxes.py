@@ -272,7 +272,7 @@ async def test_a_pod_takes_no_port_of_its_choice_and_listens_where_the_kernel_ch
             made.bind(("::" if family == socket.AF_INET6 else "127.0.0.1", port))
             made.listen()
     for family in (socket.AF_INET, socket.AF_INET6, 43):  # SMC
-        for protocol in (0, socket.IPPROTO_TCP, 262):  # MPTCP
+        for protocol in (0, socket.IPPROTO_TCP, 262, 256):  # MPTCP, SMC
             for reused in (0, socket.SO_REUSEADDR, socket.SO_REUSEPORT):
                 attempt(f"{{family}} {{protocol}} {{reused}}", lambda: listen(family, protocol, {port}, reused))
     attempt("ring", lambda: call(425, 8, (ctypes.c_uint32 * 30)()))
@@ -565,6 +565,15 @@ def test_where_the_kernel_cannot_pods_start_as_before_and_it_is_said(
 def test_an_unsuitable_folder_to_write_is_refused(tmp_path: Path, folder: str) -> None:
     with pytest.raises(SettingsFault, match="LOCAL_WRITABLE"):
         boxes_of(ActuatorSettings(state_folder=tmp_path, local_writable=folder))
+
+
+def test_a_folder_to_write_that_holds_a_store_or_a_secret_is_refused(tmp_path: Path) -> None:
+    state, data = tmp_path / "state", tmp_path / "data"
+    for place in (state, data / "secrets", data / "checkpoints"):
+        place.mkdir(parents=True)
+    for held in ({"secrets_folder": data / "secrets"}, {"memory_folder": data / "checkpoints"}):
+        with pytest.raises(SettingsFault, match=r"LOCAL_WRITABLE.*it holds .*data/"):
+            boxes_of(ActuatorSettings(state_folder=state, local_writable=str(data), **held))
 
 
 def test_the_box_is_little_beside_the_start_of_a_pod(place: Place) -> None:

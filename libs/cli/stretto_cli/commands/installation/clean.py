@@ -54,7 +54,7 @@ def clean(
         needed = _needed(gateway, known)
     _check(jobs or [], known, found)
     ended_s = {name: job["ended_at_s"] if job["status"] in OVER else None for name, job in known.items()}
-    chosen = disk.removable(found, ended_s, needed, time.time() - days * DAY_S, kinds)
+    chosen = disk.removable(found, ended_s, needed, time.time() - days * DAY_S, kinds, jobs or [])
     rows: list[dict[str, Any]] = []
     for each in [each for each in chosen if not jobs or each.job in jobs]:
         size_bytes = each.size_bytes()
