@@ -45,13 +45,14 @@ Progress = Callable[[str, int, int], None]
 class TextForm:
     """The form of text. delimiter, quote: None takes tabs without quotes for names such as .tsv, else commas and ".
 
-    quote, escape: an empty text for none. columns: None takes them from each file's first line. missing: texts that are
-    no value, besides the empty one. lists: columns of lists. newlines: cells may hold line ends.
+    quote, escape: an empty text for none; with an escape of None a backslash before a quote is refused. columns: None
+    takes them from each file's first line. missing: texts that are no value, besides the empty one. lists: columns of
+    lists. newlines: cells may hold line ends.
     """
 
     delimiter: str | None = None
     quote: str | None = None
-    escape: str = ""
+    escape: str | None = None
     encoding: str | None = None
     columns: tuple[str, ...] | None = None
     missing: tuple[str, ...] = ()
@@ -213,6 +214,7 @@ class _Texts:
         for batch in self._batches(file, self._names[file.name], refuse):
             table = pa.Table.from_batches([batch])
             self._check_line_ends(file, table, row)
+            self._check_escapes(file, table, row)
             row += table.num_rows
             for name in self._form.lists:
                 at = table.column_names.index(name)
@@ -234,6 +236,19 @@ class _Texts:
                 raise DataError(
                     f"{file.name}, row {before + found}: {name} = {cell[:60]!r} holds a line end; state the character "
                     "that escapes quotes (Spark: --escape '\\\\'), or that cells may hold line ends (--newlines)"
+                )
+
+    def _check_escapes(self, file: File, table: Any, before: int) -> None:
+        """Refuse cells in which a backslash stands before a quote, unless something is stated of escapes."""
+        if self._form.escape is not None:
+            return
+        for name in table.column_names:
+            found = pc.index(pc.match_substring(table.column(name), '\\"'), True).as_py()
+            if found >= 0:
+                cell = table.column(name)[found].as_py()
+                raise DataError(
+                    f"{file.name}, row {before + found}: {name} = {cell[:60]!r} has a backslash before a quote; state "
+                    "--escape '\\' if it escapes the quote, or --escape '' if both are text"
                 )
 
     def _names_in(self, file: File) -> list[str]:

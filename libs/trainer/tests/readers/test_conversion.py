@@ -27,8 +27,8 @@ CELLS = {
     "tags": st.lists(st.integers(-5, 10**6), max_size=4),
 }
 FORMS: list[tuple[dict[str, Any], TextForm]] = [
-    ({}, TextForm(lists=("tags",))),
-    ({"delimiter": ";", "lineterminator": "\n"}, TextForm(";", lists=("tags",))),
+    ({}, TextForm(escape="", lists=("tags",))),
+    ({"delimiter": ";", "lineterminator": "\n"}, TextForm(";", escape="", lists=("tags",))),
     ({"escapechar": "\\", "doublequote": False}, TextForm(escape="\\", lists=("tags",))),
 ]
 
@@ -107,6 +107,7 @@ def test_empty_lists_and_empty_items_shift_no_other_list(tmp_path: Path) -> None
     ("content", "form", "told"),
     [
         (b'n,t\n1,"a\\""\n2,"b"\n', TextForm(), r"a\.csv, row 0: t = .* holds a line end; .* --escape"),
+        (b'n,t\n1,"x \\"y\\""\n', TextForm(), r"a\.csv, row 0: t = .* has a backslash before a quote; state --escape"),
         (b"n,n\n1,2\n", TextForm(), r"a\.csv has several columns 'n'; rename"),
         (b"n,t\n1,\xff\n", TextForm(), r"a\.csv cannot be parsed: .*invalid UTF8.*state its --encoding"),
         (

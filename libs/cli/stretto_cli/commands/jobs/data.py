@@ -62,7 +62,7 @@ def convert(
     to: Annotated[Path, typer.Option(help="Folder for the Parquet files; it must not exist yet.")],
     delimiter: Annotated[str | None, typer.Option(help="Character between cells. Default: tab or comma.")] = None,
     quote: Annotated[str | None, typer.Option(help="Character around cells; an empty text for none.")] = None,
-    escaped_by: Annotated[str, typer.Option("--escape", help="Character before a quote in a cell.")] = "",
+    escaped_by: Annotated[str | None, typer.Option("--escape", help="Character before a quote in a cell.")] = None,
     encoding: Annotated[str | None, typer.Option(help="Encoding of the text. Default: by its first bytes.")] = None,
     columns: Annotated[
         str | None, typer.Option(help="Names of the columns, separated by commas, where the first line has none.")
