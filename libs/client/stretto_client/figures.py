@@ -61,7 +61,7 @@ def share(value: float | None) -> str:
 
 
 def state(status: str, ending: str) -> str:
-    """Name the state of a job; of one that is not just finished with its ending: `finished, 59% given up`."""
+    """Name the state of a job. A state of an incomplete result names what it lacks: `finished, 59% given up`."""
     return f"{status}, {ending}" if ending else status
 
 

@@ -43,7 +43,7 @@ class Place:
 
 
 def locate(folder: Path, url: str | None, token: str | None, remedy: str = "connect(url=…, token=…)") -> Place:
-    """Return the place of the gateway that ``url`` names, else of the one that runs in ``folder``.
+    """Return the place of the gateway that ``url`` names, else of the gateway that runs in ``folder``.
 
     The gateway in the folder is reached over its socket there, unless both ``url`` and ``token`` are given. Another
     gateway does not get the folder's token. ``remedy``: the caller's way to name another gateway. Raises NotRunning if

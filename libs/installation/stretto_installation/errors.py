@@ -19,7 +19,7 @@ class UnusableOption(InstallationError):
 
 
 class ForeignStore(InstallationError):
-    """The store of the bus is not the one that this installation has had; nothing was made or changed in it."""
+    """The store of the bus is another than this installation has had; nothing was made or changed in it."""
 
 
 class NotRunning(InstallationError):

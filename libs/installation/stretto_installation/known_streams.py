@@ -163,7 +163,7 @@ def lacking(known: Mapping[str, KnownStream], found: Mapping[str, Extent], has_j
 
 
 async def extents(bus: Bus, names: Iterable[str]) -> dict[str, Extent]:
-    """Return those of the streams that exist. Raises BusFault."""
+    """Return the extents of the streams that exist. Raises BusFault."""
     found: dict[str, Extent] = {}
     for name in names:
         if (info := await _info(bus, name)) is not None:
@@ -174,7 +174,7 @@ async def extents(bus: Bus, names: Iterable[str]) -> dict[str, Extent]:
 
 
 async def unknown_jobs(bus: Bus, jobs: Iterable[str]) -> set[str]:
-    """Return those of the jobs of which neither the log nor the bucket knows anything. Raises BusFault."""
+    """Return the jobs that neither the log nor the bucket knows. Raises BusFault."""
     known = {subject.rpartition(".")[2] for subject in await subject_counts(bus, STREAM, SUBMITTED)}
     known |= {subject.removeprefix(KEPT) for subject in await subject_counts(bus, STATE, f"{KEPT}*")}
     return {*jobs} - known

@@ -61,7 +61,7 @@ class JobFacts:
 
     @property
     def state(self) -> str:
-        """Return the job's state in words; of one that is not just finished with what its result lacks."""
+        """Return the job's state in words. A state of an incomplete result names what the result lacks."""
         return figures.state(self.status, self.view.ending)
 
     @property

@@ -1,4 +1,4 @@
-"""The end of a job: its pods stop, nothing else is wanted any more, and what its result lacks is said."""
+"""The end of a job: its pods stop, its plans and data workers end, and its last fact names what the result lacks."""
 
 from __future__ import annotations
 

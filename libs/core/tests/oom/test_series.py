@@ -58,7 +58,7 @@ def test_errors_of_reading_do_not_make_rows_dear() -> None:
 
 
 def test_an_end_of_memory_that_is_only_possible_is_told_from_a_likely_one() -> None:
-    """Few capacities with 15 % of room are told as likely to run out; every one that is told says which it is."""
+    """Few capacities with 15 % of room are told as likely to run out, and each answer names its kind of alarm."""
     likely = list[bool]()
     for curve in (generate("steady", seed) for seed in range(60)):
         if curve.changes:

@@ -198,7 +198,7 @@ def test_data_workers_go_again_once_the_store_is_fast_again() -> None:
 
 @pytest.mark.parametrize("recovers_after", [0, 1, 5])
 def test_a_store_that_recovers_before_data_workers_serve_is_none_of_their_doing(recovers_after: int) -> None:
-    """They are judged by the windows beside their coming, and come again when the store is slow again."""
+    """Data workers are judged by the windows beside their coming, and come again when the store is slow again."""
     job = Job(train_s=0.01, prepare_s=0.05, cpu_s=0.0005, missing=1000)
     job.run(RULES.windows + recovers_after)
     assert job.given == 5

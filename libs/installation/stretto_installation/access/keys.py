@@ -72,8 +72,8 @@ CA_FILE = "ca.crt"
 _STORING = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1, "max_ack_pending": -1}
 _PODS = "pods"
 POD_CONNECTIONS = 20_000
-"""Connections of all pods, where the server has descriptors for them: 10,000 pods, each with one, and with one that
-broke and that the server still counts."""
+"""Connections of all pods, where the server has descriptors for them: 10,000 pods with one each, and as many broken
+connections that the server still counts."""
 
 _FROM_PODS = "*.v1.>"
 """The one service that pods import, by subjects of the registry.
