@@ -289,6 +289,8 @@ export interface DatasetSpec {
   seed?: number;
   /** the partition that evaluations read; it is never trained; needed with partitions */
   held_out?: string | null;
+  /** samples of each partition, and of what arrives in one later, that are evaluated before they are trained, with the parameters that all data before them made; partitions then train one after the other; 0: none */
+  evaluate_first?: number;
 }
 
 /** Quality on held-out samples: those that follow the training samples in the dataset. */
@@ -303,13 +305,15 @@ export interface Evaluation {
   loss_name?: string;
 }
 
-/** Quality on the held-out samples while training went on, between these numbers of samples done. */
+/** Quality on held-out samples while training went on, between these numbers of samples done. ``partition``: that of the samples; empty where data have none. ``trained_next``: the samples are a window's, which is trained after this evaluation; nothing was trained during it, so that both numbers are equal. */
 export interface EvaluationMeasured {
   /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
   job: string;
   samples_done: number;
   samples_done_after: number;
   evaluation: Evaluation;
+  partition?: string;
+  trained_next?: boolean;
 }
 
 /** The data queue of a job in a window: what its workers take, and what is prepared for them (GoldMiner, 3.4). Rates are batches per second of all workers, or of all data workers, together. */

@@ -37,6 +37,7 @@ SPEC = {
         "growing": True,
         "partitions": [{"name": "torn", "samples": 1536}],
         "held_out": "test",
+        "evaluate_first": 500,
         "batch_size": 128,
         "batches_per_shard": 4,
     },
@@ -66,6 +67,9 @@ async def test_a_worker_trains_what_arrives_names_what_it_cannot_read_and_evalua
         said = [event.message async for event in job.client.events(follow=False)]
         assert len([message for message in said if isinstance(message, JobCompleted)]) == 1
         curve = [message for message in said if isinstance(message, EvaluationMeasured)]
+        windows = [(one.partition, one.samples_done, one.evaluation.samples) for one in curve if one.trained_next]
+        assert windows == [("day=2", 1152, 500), ("day=1", 10_152, 500)]
+        curve = [point for point in curve if not point.trained_next]
         assert [point.evaluation.samples for point in curve] == [3000, 3000]
         last = job.worker.evaluate(3000)
         assert curve[-1].evaluation.loss < curve[0].evaluation.loss

@@ -143,11 +143,17 @@ example(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationMeasured(Message):
-    """Quality on the held-out samples while training went on, between these numbers of samples done."""
+    """Quality on held-out samples while training went on, between these numbers of samples done.
+
+    ``partition``: that of the samples; empty where data have none. ``trained_next``: the samples are a window's, which
+    is trained after this evaluation; nothing was trained during it, so that both numbers are equal.
+    """
 
     samples_done: Count
     samples_done_after: Count
     evaluation: Evaluation
+    partition: Annotated[str, MaxLen(60)] = ""
+    trained_next: bool = False
 
 
 example(

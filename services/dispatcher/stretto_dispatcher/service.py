@@ -78,6 +78,7 @@ def _opened(message: JobSubmitted, time_s: float) -> JobOpened:
         spec.restarts.shard_failures,
         tuple(data.partitions),
         _held_out(spec),
+        data.evaluate_first,
     )
 
 

@@ -4,7 +4,8 @@ Workers take them between shards that train, and report sums that add up in any 
 positive and negative samples had a score in each of some bins. From these the area under the ROC curve is that of the
 Mann-Whitney statistic with all scores of a bin tied. Its error is at most half the share of pairs within one bin.
 
-Training goes on meanwhile: the result is of a model between the two published numbers of samples done.
+Training goes on meanwhile: the result is of a model between the two published numbers of samples done. A window is
+evaluated while nothing trains, and trained after: the result is of the model that all samples before it made.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from math import isfinite
 from stretto_messages.values import MetricValue, PartialEvaluation
 
 from stretto_core.dispatcher.book import Shard
-from stretto_core.dispatcher.source import DataSpec, LedgerError
+from stretto_core.dispatcher.source import DataSpec, LedgerError, Range
 
 SHARDS_MAX = 256
 
@@ -49,6 +50,9 @@ class Evaluating:
 
     samples_done: int
     waiting: list[Shard]
+    partition: str = ""
+    window: Range | None = None
+    """Samples that are trained once this evaluation of them is over."""
     held: int = 0
     samples: int = 0
     loss_sum: float = 0.0
@@ -69,7 +73,7 @@ class Evaluating:
             Shard(first_id + i, 0, 0, start, min(size, end - start), partition=of.partition, held_out=True)
             for i, start in enumerate(starts)
         ]
-        return cls(samples_done, shards)
+        return cls(samples_done, shards, of.partition)
 
     @property
     def over(self) -> bool:

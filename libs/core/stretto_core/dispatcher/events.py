@@ -23,6 +23,8 @@ class JobOpened:
     """Partitions at first; none, unless the data grow: one without a name."""
     held_out: HeldOut | None = None
     """Samples that are evaluated while the job trains."""
+    window_samples: int = 0
+    """Samples of each window that are evaluated before it is trained; 0: the data have no windows."""
 
 
 @dataclass(frozen=True, slots=True)

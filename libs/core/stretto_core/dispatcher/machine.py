@@ -46,7 +46,7 @@ from stretto_messages.profiler import StragglerCleared, StragglerDetected
 from stretto_messages.values import Evaluation, PartialEvaluation
 
 from stretto_core.dispatcher.book import Book, Shard
-from stretto_core.dispatcher.evaluating import check_evaluation
+from stretto_core.dispatcher.evaluating import Evaluating, HeldOut, check_evaluation
 from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored
 from stretto_core.dispatcher.reports import completed_books, ledger_books, shard_message
 from stretto_core.dispatcher.source import LedgerError, Orders, Source
@@ -176,7 +176,8 @@ class ShardLedger:
 
     def _open(self, event: JobOpened, now: float) -> None:
         state = self.state
-        state.job, state.book = event.job, Book(Source.begin(event.data, event.epochs, event.partitions))
+        source = Source.begin(event.data, event.epochs, event.partitions, event.window_samples > 0)
+        state.job, state.book, state.window_samples = event.job, Book(source), event.window_samples
         state.shard_failures_max = event.shard_failures_max
         if event.held_out is not None:
             state.held_out, state.evaluate_at = event.held_out, event.held_out.every
@@ -261,6 +262,8 @@ class ShardLedger:
         if st.book is None or st.closed not in ("", COMPLETED):
             return
         st.closed, st.loss, st.servers_version = "", event.version, event.version
+        if st.evaluating is not None and st.evaluating.window is not None:
+            st.evaluating = None  # it begins anew once the columns have what they lost
         st.distrust_reports(st.book)
 
     def _recompute(self, event: ColumnsRestored, now: float) -> list[Action]:
@@ -334,6 +337,7 @@ class ShardLedger:
         if worker.lease is not None:  # asked again without completing: the reply was lost with its request id
             return _leases(st, worker.lease, stale)
         spared = worker.slowdown > 1.0 and st.has_faster(worker, now)
+        self._open_window(book)
         if st.evaluating is not None and st.evaluating.waiting and not spared:
             worker.lease, worker.moved_at_s = st.evaluating.lease(), now
             return _leases(st, worker.lease, stale)
@@ -358,6 +362,20 @@ class ShardLedger:
 
     # held-out samples ------------------------------------------------------------------------------------------
 
+    def _open_window(self, book: Book) -> None:
+        """Begin to evaluate the next window once all before it is trained; a first one is only trained."""
+        st = self.state
+        window = book.source.next_window()
+        if window is None or book.requeued or book.remainder or st.evaluating or st.leased() or st.loss:
+            return
+        if book.samples_done + book.samples_before == 0:
+            book.source.admit(window)
+            return
+        of = HeldOut(min(window.length, st.window_samples), 1, window.start, window.partition)
+        st.evaluating = Evaluating.begin(of, book.data, book.samples_done, book.next_id)
+        st.evaluating.window = window
+        book.next_id += len(st.evaluating.waiting)
+
     @staticmethod
     def _check_found(lease: Shard, done: ShardReport | None) -> None:
         if done is None or (done.id, done.attempt) != (lease.id, lease.attempt):
@@ -378,12 +396,16 @@ class ShardLedger:
         if not running.over:
             return []
         st.evaluating = None
+        if running.window is not None:
+            book.source.admit(running.window)
         if not running.samples:
             return []
         measured = EvaluationMeasured(
             job=st.job,
             samples_done=running.samples_done,
             samples_done_after=book.samples_done,
+            partition=running.partition,
+            trained_next=running.window is not None,
             evaluation=Evaluation(
                 samples=running.samples,
                 loss=running.loss,

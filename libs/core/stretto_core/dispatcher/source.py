@@ -6,7 +6,8 @@ the next one, in whole blocks while more may come; a shorter block only when tha
 some numbers, however long it grows, and one that is spent is its name and its total.
 
 Partitions of higher priority come first. Equal ones are mixed in proportion to what is left of each; without shuffle
-they follow one another as they came.
+they follow one another as they came. Windows (``windowed``) follow one another too: each is what is known of one
+partition once all before it is trained, and is opened when it has been admitted.
 """
 
 from __future__ import annotations
@@ -114,11 +115,19 @@ class Source:
     partitions: dict[str, Partition] = field(default_factory=dict[str, Partition])
     spent: dict[str, int] = field(default_factory=dict[str, int])
     """Partitions of growing data whose samples were all opened, with their totals."""
+    windowed: bool = False
+    """Partitions follow one another, window by window."""
+    admitted: str = ""
+    """The partition of the window that may be opened."""
+    admitted_end: int = 0
+    """Where that window ends, in the partition's own order."""
 
     @classmethod
-    def begin(cls, spec: DataSpec, epochs: int, arrivals: Iterable[DataPartition] = ()) -> Source:
+    def begin(
+        cls, spec: DataSpec, epochs: int, arrivals: Iterable[DataPartition] = (), windowed: bool = False
+    ) -> Source:
         """Return an untouched source. Without ``arrivals``, data that do not grow are one partition without a name."""
-        new = cls(spec, epochs, not spec.growing)
+        new = cls(spec, epochs, not spec.growing, windowed=windowed)
         new.arrive(tuple(arrivals) or (() if spec.growing else (DataPartition(name="", samples=spec.samples),)))
         return new
 
@@ -154,6 +163,25 @@ class Source:
         """Samples of all epochs, as far as is known."""
         return self.samples * self.epochs
 
+    def next_window(self) -> Range | None:
+        """Return the window to admit next. None: an admitted one is not opened yet, or nothing is left."""
+        if not self.windowed or self._admitted_left():
+            return None
+        left = [name for name, part in self.partitions.items() if part.opened < part.samples]
+        if not left or self.epoch >= self.epochs:
+            return None
+        name = max(left, key=lambda each: self.partitions[each].priority)  # the first of equal ones
+        part = self.partitions[name]
+        return Range(self.epoch, part.opened, part.samples - part.opened, name)
+
+    def admit(self, window: Range) -> None:
+        """Let the samples of this window be opened."""
+        self.admitted, self.admitted_end = window.partition, window.start + window.length
+
+    def _admitted_left(self) -> int:
+        part = self.partitions.get(self.admitted)
+        return self.admitted_end - part.opened if part is not None else 0
+
     def open_block(self, orders: Orders) -> Range | None:
         """Open the next block. None: nothing is left, or nothing has arrived yet."""
         name = self._choose() if self.epoch < self.epochs else None
@@ -162,7 +190,8 @@ class Source:
         spec, part = self.spec, self.partitions[name]
         size = spec.block_samples
         if part.opened == part.end:
-            part.begin, part.end, part.position = part.end, self._extent(part, size), 0
+            known = self.admitted_end if self.windowed else part.samples
+            part.begin, part.end, part.position = part.end, self._extent(part, known, size), 0
         start = part.begin + orders.of(spec, self.epoch, name, part).block_at(part.position) * size
         piece = Range(self.epoch, start, min(size, part.end - start), name)
         part.position += 1
@@ -177,6 +206,8 @@ class Source:
 
     def _choose(self) -> str | None:
         """Choose the partition of the next block: of the highest priority, in proportion to what is left of each."""
+        if self.windowed:
+            return self.admitted if self._admitted_left() > 0 else None
         found: list[tuple[str, int]] = []
         first, total = 0, 0
         for name, part in self.partitions.items():
@@ -195,10 +226,10 @@ class Source:
                     return name
         return found[0][0] if found else None
 
-    def _extent(self, part: Partition, size: int) -> int:
-        """Where the next extent ends: while more may come, after its last whole block if there is any."""
-        whole = (part.samples - part.end) // size * size
-        return part.samples if self.complete or not whole else part.end + whole
+    def _extent(self, part: Partition, known: int, size: int) -> int:
+        """Where the next extent ends: while more may come, after the last known whole block if there is any."""
+        whole = (known - part.end) // size * size
+        return known if self.complete or not whole else part.end + whole
 
     def _turn(self) -> None:
         """To the next epoch, when every sample of this one was opened."""
@@ -219,7 +250,7 @@ class Source:
     def resumed(self, mark: Source) -> Source:
         """Return the position of ``mark`` in the same data, with the samples that have arrived since."""
         back = mark.copy()
-        back.epochs, back.complete = self.epochs, self.complete
+        back.epochs, back.complete, back.windowed = self.epochs, self.complete, self.windowed
         if self.spec.growing:
             back.epoch = 0
             known = mark.partitions | self.partitions

@@ -129,6 +129,8 @@ class LedgerState:
     """Samples handed out again for columns that came back from a checkpoint."""
     mark: OpenMark | None = None
     held_out: HeldOut | None = None
+    window_samples: int = 0
+    """Samples of each window that are evaluated before it is trained; 0: the data have no windows."""
     evaluating: Evaluating | None = None
     evaluate_at: int = 0
     """Samples done at which the next evaluation begins, or later if one is still running."""

@@ -130,6 +130,16 @@ class DatasetSpec(Spec):
     held_out: PartitionName | None = Field(
         default=None, description="the partition that evaluations read; it is never trained; needed with partitions"
     )
+    evaluate_first: Annotated[
+        int,
+        Field(
+            ge=0,
+            le=SAMPLES_MAX,
+            description="samples of each partition, and of what arrives in one later, that are evaluated before they "
+            "are trained, with the parameters that all data before them made; partitions then train one after the "
+            "other; 0: none",
+        ),
+    ] = 0
 
     @property
     def partitioned(self) -> bool:
@@ -185,6 +195,15 @@ class DatasetSpec(Spec):
         if any(part.name == name for part in info.data.get("partitions", ())):
             raise ValueError("a partition that is not trained: trained samples say nothing about new ones")
         return name
+
+    @field_validator("evaluate_first")
+    @classmethod
+    def _in_windows(cls, samples: int, info: ValidationInfo) -> int:
+        if samples and not (info.data.get("partitions") or info.data.get("growing")):
+            raise ValueError("0 without partitions: name at least two in dataset.partitions, or state growing")
+        if samples and info.data.get("epochs", 1) > 1:
+            raise ValueError("0 with several epochs: from the second one on, every sample has been trained before")
+        return samples
 
 
 def _is_list(value: Any) -> TypeGuard[list[Any] | tuple[Any, ...]]:

@@ -358,7 +358,10 @@ class DataView(View):
 
 @dataclass(slots=True)
 class LearningPoint(View):
-    """Quality on held-out samples, measured between these two numbers of completed samples."""
+    """Quality on held-out samples, measured between these two numbers of completed samples.
+
+    ``trained_next``: the samples are the next window's of ``partition``, which is trained after.
+    """
 
     time_s: float
     samples_done: int
@@ -368,6 +371,8 @@ class LearningPoint(View):
     auc: float
     metrics: tuple[MetricValue, ...] = ()
     loss_name: str = ""
+    partition: str = ""
+    trained_next: bool = False
 
 
 @dataclass(slots=True)

@@ -212,6 +212,19 @@ def test_an_absent_field_is_told_with_what_it_takes() -> None:
     assert "samples of one epoch" in error.findings[1].remedy
 
 
+@pytest.mark.parametrize(
+    ("data", "remedy"),
+    [
+        ("samples: 9, evaluate_first: 2", "0 without partitions"),
+        ("partitions: [{name: a, samples: 9}], epochs: 2, evaluate_first: 2", "0 with several epochs"),
+        ("growing: true, evaluate_first: -1", "at least 0"),
+    ],
+)
+def test_windows_that_cannot_be_are_refused(data: str, remedy: str) -> None:
+    (found,) = refused(f"name: a\nmodel: {{entry: 'm:M'}}\ndataset: {{{data}}}\n").findings
+    assert (found.field, remedy in found.remedy) == ("dataset.evaluate_first", True), found
+
+
 @given(st.text(max_size=200) | st.binary(max_size=100).map(lambda data: data.decode("latin-1")))
 def test_any_text_is_a_job_or_refused(text: str) -> None:
     for form in ("YAML", "JSON"):

@@ -120,12 +120,14 @@ def test_evaluations_make_a_learning_curve() -> None:
     projection.apply(wire.JobSubmitted(job=spec.name, spec=spec), 1, 1.0)
     for seq in range(2, 1500):
         found = Evaluation(samples=10, loss=1 / seq, auc=0.7, metrics=(MetricValue(name="mae", value=2.0),))
-        message = EvaluationMeasured(job=spec.name, samples_done=seq, samples_done_after=seq + 1, evaluation=found)
+        message = EvaluationMeasured(
+            job=spec.name, samples_done=seq, samples_done_after=seq + 1, evaluation=found, partition="b"
+        )
         projection.apply(message, seq, float(seq))
     curve = projection.jobs[spec.name].learning
     assert len(curve) <= 500
     assert (curve[0].samples_done, curve[-1].samples_done, curve[-1].loss) == (2, 1499, 1 / 1499)
-    assert curve[-1].metrics == (MetricValue(name="mae", value=2.0),)
+    assert (curve[-1].metrics, curve[-1].partition) == ((MetricValue(name="mae", value=2.0),), "b")
     assert [point.time_s for point in curve] == sorted(point.time_s for point in curve)
 
 

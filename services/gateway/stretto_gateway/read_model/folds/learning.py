@@ -60,6 +60,8 @@ class LearningFold(Fold):
             found.auc,
             found.metrics,
             found.loss_name,
+            message.partition,
+            message.trained_next,
         )
         record(self.view.learning, point, CURVE_POINTS)
 
