@@ -488,7 +488,15 @@ def _ends() -> Iterator[tuple[str, str, str, str, str]]:
     lost = GivenUp(shard=3, offset=0, epoch=0, start=600, length=4, reason="row 600")
     books = CompletedBooks(fingerprint="0" * 16, given_up=(lost,), samples_recomputed=640)
     done = JobCompleted(
-        job="ctr", samples=996, samples_abandoned=4, epochs=1, shards=9, requeued=0, started_at_s=0, books=books
+        job="ctr",
+        samples=996,
+        samples_abandoned=4,
+        epochs=1,
+        shards=9,
+        requeued=0,
+        started_at_s=0,
+        books=books,
+        stopped="the last 3 evaluations were not better",
     )
     state = ActuatorState(job="ctr", evaluate=50, final_checkpoint_failure="no room")
     state.failures_in_row["data"] = FAILURES_MAX

@@ -35,6 +35,18 @@ export interface BackgroundReport {
   took_s?: number | null;
 }
 
+/** The best model of a job: the metric of its evaluations during training by which it is found. The first checkpoint after the best evaluation is kept, and exported by `stretto export --best`. */
+export interface BestSpec {
+  /** loss, auc, or the name of a metric of the model that is a mean */
+  metric?: string;
+  /** which values are better; null: lower ones of a loss, higher ones of anything else */
+  direction?: "higher" | "lower" | null;
+  /** a value counts as better if it is so by more */
+  least_gain?: number;
+  /** training stops after so many evaluations in a row that were not better (early stopping); null: it goes on to the last sample */
+  patience?: number | null;
+}
+
 /** A plan that a job could have: a point of its Pareto front (DLRover-RM Eq. 7-9). */
 export interface Candidate {
   id: string;
@@ -70,12 +82,13 @@ export interface CheckpointFailed {
   reason: string;
 }
 
-/** A checkpoint is complete in the persistent store. */
+/** A checkpoint is complete in the persistent store. ``best``: it was taken after the best evaluation so far, and is kept until there is a better one. */
 export interface CheckpointFlushed {
   /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
   job: string;
   checkpoint: CheckpointRef;
   took_s: number;
+  best?: boolean;
 }
 
 /** A complete checkpoint: model parameters and ledger state of one instant. */
@@ -305,7 +318,7 @@ export interface Evaluation {
   loss_name?: string;
 }
 
-/** Quality on held-out samples while training went on, between these numbers of samples done. ``partition``: that of the samples; empty where data have none. ``trained_next``: the samples are a window's, which is trained after this evaluation; nothing was trained during it, so that both numbers are equal. */
+/** Quality on held-out samples while training went on, between these numbers of samples done. ``partition``: that of the samples; empty where data have none. ``trained_next``: the samples are a window's, which is trained after this evaluation; nothing was trained during it, so that both numbers are equal. ``best``: it is the best one so far, by the metric that the job names. */
 export interface EvaluationMeasured {
   /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
   job: string;
@@ -314,6 +327,7 @@ export interface EvaluationMeasured {
   evaluation: Evaluation;
   partition?: string;
   trained_next?: boolean;
+  best?: boolean;
 }
 
 /** The data queue of a job in a window: what its workers take, and what is prepared for them (GoldMiner, 3.4). Rates are batches per second of all workers, or of all data workers, together. */
@@ -411,7 +425,7 @@ export interface JobCancelled {
   reason?: string;
 }
 
-/** Every sample of every epoch was trained (or dead-lettered by name). */
+/** Every sample of every epoch was trained (or dead-lettered by name), or training stopped early. ``stopped`` says why it did, and ``samples_left`` how many samples it left out. */
 export interface JobCompleted {
   /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
   job: string;
@@ -423,6 +437,8 @@ export interface JobCompleted {
   /** seconds since 1970-01-01 UTC */
   started_at_s: number;
   books?: CompletedBooks | null;
+  stopped?: string | "";
+  samples_left?: number;
 }
 
 /** The job cannot go on. Its last checkpoint stays. */
@@ -511,6 +527,8 @@ export interface JobSpec {
   evaluate?: number;
   /** trained samples between two evaluations during training; null: only at the end */
   evaluate_every_samples?: number | null;
+  /** which model of the job is the best one; its checkpoint is kept, training may stop */
+  best?: BestSpec | null;
 }
 
 /** A valid specification was accepted; from here on the job exists. */
@@ -1112,7 +1130,7 @@ export interface ShardRequeued {
 
 /** Why a finished job is not just finished. ``words`` follow its state, ``detail`` is reason, place and remedy. */
 export interface Shortfall {
-  kind: "given-up" | "not-stored" | "not-evaluated" | "no-data-workers" | "trained-again";
+  kind: "given-up" | "not-stored" | "not-evaluated" | "no-data-workers" | "trained-again" | "stopped-early";
   words: string;
   detail: string;
   /** The job's result lacks something. False: it has all, and only took longer to get. */

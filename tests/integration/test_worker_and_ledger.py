@@ -43,6 +43,7 @@ SPEC = {
     },
     "evaluate": 3000,
     "evaluate_every_samples": 8000,
+    "best": {"metric": "auc"},
     "restarts": {"shard_failures": 2},
 }
 
@@ -71,6 +72,7 @@ async def test_a_worker_trains_what_arrives_names_what_it_cannot_read_and_evalua
         assert windows == [("day=2", 1152, 500), ("day=1", 10_152, 500)]
         curve = [point for point in curve if not point.trained_next]
         assert [point.evaluation.samples for point in curve] == [3000, 3000]
+        assert curve[0].best
         last = job.worker.evaluate(3000)
         assert curve[-1].evaluation.loss < curve[0].evaluation.loss
         assert (last.auc, last.loss) == pytest.approx((curve[-1].evaluation.auc, curve[-1].evaluation.loss), abs=0.1)

@@ -19,8 +19,8 @@ from stretto_messages.actuator import (
     ServersChanged,
 )
 from stretto_messages.checkpoints import SaveCheckpoint
-from stretto_messages.dispatcher import JobCompleted, RecomputationDecided
-from stretto_messages.values import ParameterServer
+from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, RecomputationDecided
+from stretto_messages.values import Evaluation, ParameterServer
 
 
 def servers_changed(version: int, servers: tuple[int, ...], leaving: tuple[int, ...] = ()) -> ServersChanged:
@@ -37,6 +37,8 @@ columns_imported = maker(ColumnsImported, "id", "columns", columns=38, size_byte
 recomputation_decided = maker(RecomputationDecided, "loss", "granted", checkpoint="job-000001", granted=True)
 migration_started, migration_finished = maker(MigrationStarted), maker(MigrationFinished)
 job_completed, job_finished, job_failed = maker(JobCompleted), maker(JobFinished), maker(JobFailed)
+_quality = Evaluation(samples=1, loss=0.5, auc=0.5)
+evaluated = maker(EvaluationMeasured, "best", samples_done=9, samples_done_after=9, evaluation=_quality)
 save_checkpoint = maker(SaveCheckpoint)
 images_saved = maker(
     ImagesSaved, "id", "ledger", "samples", ledger="ledger", samples=1, size_bytes=1000, pause_s=0.1, took_s=0.5

@@ -30,10 +30,14 @@ example(CheckpointSaved(job=JOB, checkpoint=CHECKPOINT, pause_s=0.004, took_s=0.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFlushed(Message):
-    """A checkpoint is complete in the persistent store."""
+    """A checkpoint is complete in the persistent store.
+
+    ``best``: it was taken after the best evaluation so far, and is kept until there is a better one.
+    """
 
     checkpoint: CheckpointRef
     took_s: Seconds
+    best: bool = False
 
 
 example(CheckpointFlushed(job=JOB, checkpoint=CHECKPOINT, took_s=4.7))

@@ -116,7 +116,10 @@ example(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCompleted(Message):
-    """Every sample of every epoch was trained (or dead-lettered by name)."""
+    """Every sample of every epoch was trained (or dead-lettered by name), or training stopped early.
+
+    ``stopped`` says why it did, and ``samples_left`` how many samples it left out.
+    """
 
     samples: Count
     samples_abandoned: Count
@@ -125,6 +128,8 @@ class JobCompleted(Message):
     requeued: Count
     started_at_s: EpochSeconds
     books: CompletedBooks | None = None
+    stopped: Text | Literal[""] = ""
+    samples_left: Count = 0
 
 
 example(
@@ -146,7 +151,8 @@ class EvaluationMeasured(Message):
     """Quality on held-out samples while training went on, between these numbers of samples done.
 
     ``partition``: that of the samples; empty where data have none. ``trained_next``: the samples are a window's, which
-    is trained after this evaluation; nothing was trained during it, so that both numbers are equal.
+    is trained after this evaluation; nothing was trained during it, so that both numbers are equal. ``best``: it is the
+    best one so far, by the metric that the job names.
     """
 
     samples_done: Count
@@ -154,6 +160,7 @@ class EvaluationMeasured(Message):
     evaluation: Evaluation
     partition: Annotated[str, MaxLen(60)] = ""
     trained_next: bool = False
+    best: bool = False
 
 
 example(

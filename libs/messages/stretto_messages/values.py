@@ -493,6 +493,10 @@ class MetricValue(Record):
     value: float
 
 
+LOG_LOSS = "log loss"
+"""Name of the loss of a model whose first output is probabilities."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(Record):
     """Quality on held-out samples: those that follow the training samples in the dataset."""
@@ -504,6 +508,12 @@ class Evaluation(Record):
     """Area under the ROC curve of that output; 0.5 without one."""
     metrics: Annotated[tuple[MetricValue, ...], MaxLen(64)] = ()
     loss_name: LossName = ""
+
+
+def measures(found: Evaluation) -> dict[str, float]:
+    """Return the values of an evaluation by their names: the loss, the AUC where there are scores, the metrics."""
+    auc = {"auc": found.auc} if found.loss_name in ("", LOG_LOSS) else {}
+    return {"loss": found.loss} | auc | {each.name: each.value for each in found.metrics}
 
 
 SCORE_BINS = 256

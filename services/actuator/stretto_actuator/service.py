@@ -155,6 +155,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
             spec=spec.model_dump_json(),
             samples_total=0 if spec.dataset.growing else spec.samples_total,
             evaluate=spec.evaluate,
+            best_metric=spec.best.metric if spec.best is not None else "",
             worker_failures=spec.restarts.worker_failures,
             samples_given_up_max=spec.restarts.samples_given_up,
             restores=spec.checkpoint.restore_from is not None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from stretto_core.checkpoints.names import restore_number
-from stretto_core.dispatcher.evaluating import HeldOut
+from stretto_core.dispatcher.evaluating import Best, HeldOut
 from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored
 from stretto_core.dispatcher.machine import ShardLedger
 from stretto_core.dispatcher.source import DataSpec
@@ -79,7 +79,13 @@ def _opened(message: JobSubmitted, time_s: float) -> JobOpened:
         tuple(data.partitions),
         _held_out(spec),
         data.evaluate_first,
+        _best(spec),
     )
+
+
+def _best(spec: JobSpec) -> Best | None:
+    of = spec.best
+    return Best(of.metric, of.is_higher_better, of.least_gain, of.patience) if of is not None else None
 
 
 def _held_out(spec: JobSpec) -> HeldOut | None:

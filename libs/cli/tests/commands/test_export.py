@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from installed_gateway import Installed, write_spec
-from stretto_cli.commands.model.export import check_trusted, manifest_of
+from stretto_cli.commands.model.export import best_of, check_trusted, manifest_of
 from stretto_cli.errors import BadInput
 from stretto_messages.checkpoints import CheckpointFlushed
 from stretto_messages.values import CheckpointRef
@@ -44,6 +44,15 @@ def test_a_job_that_trains_gives_the_last_one_that_is_stored_and_its_own_when_as
         BadInput, match="ctr is training: its last checkpoint is ctr-000002; export that one with --live"
     ):
         manifest_of(found, live=False)
+
+
+def test_the_best_model_is_that_of_its_checkpoint_and_who_has_none_is_told_why() -> None:
+    found = view("training") | {"spec": {"best": None}, "best_checkpoint": None}
+    with pytest.raises(BadInput, match="does not say which of its models is the best one"):
+        best_of(found)
+    with pytest.raises(BadInput, match="ctr has stored no checkpoint after an evaluation"):
+        best_of(found | {"spec": {"best": {"metric": "auc"}}})
+    assert best_of(found | {"best_checkpoint": checkpoint("ctr-000002")["checkpoint"]}).endswith("000002/manifest.json")
 
 
 @pytest.mark.parametrize(("status", "remedy"), [("training", "take one with `stretto checkpoint ctr`"), ("failed", "")])

@@ -30,7 +30,8 @@ def job_finished(samples_total: int, completed: JobCompleted, taken: CountsTaken
     shards = tuple(part for server in servers for part in spread(server.applied) if part.shard in known)
     columns_total = max((server.applied.columns_total for server in servers), default=0)
     before = books.samples_before if books else 0
-    expected = samples_total - completed.samples_abandoned if samples_total else completed.samples
+    total = samples_total - completed.samples_left
+    expected = total - completed.samples_abandoned if samples_total else completed.samples
     proof = prove(
         before + expected,
         int(books.fingerprint, 16) if books else None,

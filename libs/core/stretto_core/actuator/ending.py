@@ -7,8 +7,8 @@ from typing import Literal
 from stretto_messages.actuator import JobFailed
 from stretto_messages.base import bounded
 from stretto_messages.books import Shortfall, small_share
-from stretto_messages.dispatcher import JobCompleted
-from stretto_messages.values import GIVEN_UP_PERCENT
+from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted
+from stretto_messages.values import GIVEN_UP_PERCENT, measures
 
 from stretto_core.actuator import data_workers
 from stretto_core.actuator.observations import CountsTaken
@@ -35,7 +35,7 @@ def fail_beyond_samples_given_up(state: ActuatorState, samples: int) -> Facts:
 
     The share is judged once the number of all samples is known.
     """
-    total, most = state.samples_total or state.samples_known, state.samples_given_up_max
+    total, most = state.samples_known or state.samples_total, state.samples_given_up_max
     if most is None and total == 0:
         return []
     allowed = total * GIVEN_UP_PERCENT // 100 if most is None else most
@@ -55,6 +55,15 @@ def fail_beyond_samples_given_up(state: ActuatorState, samples: int) -> Facts:
     )
 
 
+def fail_without_metric(state: ActuatorState, event: EvaluationMeasured) -> Facts:
+    """Fail the job if its evaluations lack the metric that its best model has the best value of."""
+    found = measures(event.evaluation)
+    if state.best_metric in ("", *found) or event.trained_next:
+        return []
+    known = ", ".join(found)
+    return fail(state, f"best.metric is {state.best_metric!r}; name one that evaluations of this model have: {known}")
+
+
 def shortfalls(state: ActuatorState, completed: JobCompleted, taken: CountsTaken) -> tuple[Shortfall, ...]:
     """Return why the job is not just finished, what weighs most first."""
     found = (
@@ -63,6 +72,7 @@ def shortfalls(state: ActuatorState, completed: JobCompleted, taken: CountsTaken
         _not_evaluated(state, taken),
         _trained_again(state, completed),
         _without_data_workers(state),
+        _stopped_early(completed),
     )
     return tuple(each for each in found if each is not None)
 
@@ -150,5 +160,16 @@ def _without_data_workers(state: ActuatorState) -> Shortfall | None:
             f"{failures} data workers in a row died, so workers prepared every batch themselves; the last one: "
             f"{state.data_failure}"
         ),
+        lacking=False,
+    )
+
+
+def _stopped_early(completed: JobCompleted) -> Shortfall | None:
+    if not completed.stopped:
+        return None
+    return Shortfall(
+        kind="stopped-early",
+        words="stopped early",
+        detail=bounded(f"{completed.stopped}; {completed.samples_left:,} samples were left out"),
         lacking=False,
     )

@@ -12,14 +12,20 @@ from typing import Any
 from stretto_messages.actuator import GetServers, PlanApplied, PodExited, PodPending, PodResized, PodStarted
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided, ReplacementDecided
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointRestored
-from stretto_messages.dispatcher import JobCompleted, JobProgressed, RecomputationDecided, ShardAbandoned
+from stretto_messages.dispatcher import (
+    EvaluationMeasured,
+    JobCompleted,
+    JobProgressed,
+    RecomputationDecided,
+    ShardAbandoned,
+)
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.profiler import HotPsCleared, HotPsDetected
 from stretto_messages.values import SAMPLES_MAX
 
 from stretto_core.actuator import data_workers, failures, hot, migrations, pods, servers
 from stretto_core.actuator.counts import job_finished
-from stretto_core.actuator.ending import end, fail, fail_beyond_samples_given_up, shortfalls
+from stretto_core.actuator.ending import end, fail, fail_beyond_samples_given_up, fail_without_metric, shortfalls
 from stretto_core.actuator.observations import (
     BucketsClaimed,
     CountsTaken,
@@ -43,6 +49,7 @@ JobEvent = (
     | DataWorkersDecided
     | JobProgressed
     | JobCompleted
+    | EvaluationMeasured
     | ShardAbandoned
     | CheckpointFlushed
     | CheckpointFailed
@@ -122,15 +129,11 @@ class ActuatorMachine:
             case DataWorkersDecided(version=version) if state.phase == "active" and version > state.data_decided:
                 data_workers.decided(state, event)
                 pods.fill(state, "data", now, "plan")
-            case JobProgressed():
-                return self._progressed(event)
+            case JobProgressed() | ShardAbandoned() | EvaluationMeasured():
+                return self._trained(event)
             case JobCompleted() if state.phase == "active" and state.layout == "ready":
                 # while parameters are lost, the completion will be undone: the ledger goes back with them
                 return self._complete(event, now)
-            case ShardAbandoned(shard=shard, reason=reason) if state.phase == "active":
-                state.samples_given_up += shard.length - shard.offset
-                state.given_up_reason = reason
-                return fail_beyond_samples_given_up(state, state.samples_given_up)
             case CheckpointFlushed(checkpoint=checkpoint) if is_final(checkpoint.id) and state.phase == "completing":
                 state.final_checkpoint_due = False
             case CheckpointFailed():
@@ -152,6 +155,7 @@ class ActuatorMachine:
         state.samples_total = event.samples_total
         state.phase = "active"
         state.evaluate = event.evaluate
+        state.best_metric = event.best_metric
         state.worker_failures_allowed = event.worker_failures
         state.samples_given_up_max = event.samples_given_up_max
         state.restores = event.restores
@@ -178,6 +182,20 @@ class ActuatorMachine:
         state.applied_version = state.plan_version
         took_s = max(now - state.decided_at_s, 0.0)
         return [PlanApplied(job=state.job, version=state.plan_version, plan=state.plan, took_s=took_s)]
+
+    def _trained(self, event: JobProgressed | ShardAbandoned | EvaluationMeasured) -> Facts:
+        state = self.state
+        match event:
+            case JobProgressed():
+                return self._progressed(event)
+            case ShardAbandoned(shard=shard, reason=reason) if state.phase == "active":
+                state.samples_given_up += shard.length - shard.offset
+                state.given_up_reason = reason
+                return fail_beyond_samples_given_up(state, state.samples_given_up)
+            case EvaluationMeasured() if state.phase == "active":
+                return fail_without_metric(state, event)
+            case _:
+                return []
 
     def _progressed(self, event: JobProgressed) -> Facts:
         """Note all samples and the first trained one; a ledger from a checkpoint begins with samples of another job."""

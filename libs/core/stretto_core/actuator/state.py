@@ -40,6 +40,8 @@ class JobOpened:
     samples_total: int = 0
     """0: only the ledger knows, since the data grow."""
     evaluate: int = 0
+    best_metric: str = ""
+    """The metric by which the job's best model is found; empty: none is looked for."""
     worker_failures: int = 10
     samples_given_up_max: int | None = None
     """None: ``GIVEN_UP_PERCENT`` of all samples."""
@@ -115,6 +117,7 @@ class ActuatorState:
     spec: str = ""
     phase: Phase = "unknown"
     evaluate: int = 0
+    best_metric: str = ""
     worker_failures_allowed: int = 0
     samples_given_up_max: int | None = None
     """None: ``GIVEN_UP_PERCENT`` of all samples."""

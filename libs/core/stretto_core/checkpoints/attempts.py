@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stretto_messages.base import Message
 from stretto_messages.checkpoints import CheckpointFailed
+from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted
 from stretto_messages.values import CheckpointRef
 
 from stretto_core.checkpoints.chains import LINKS_MAX, base_for_next, note
@@ -25,6 +26,19 @@ def possible(state: CheckpointState) -> bool:
     return quiet and bool(state.servers) and state.attempt is None and not returning
 
 
+def trained(state: CheckpointState, event: JobCompleted | EvaluationMeasured, now: float) -> None:
+    """Make the last checkpoint due, or one of the model that is the best one so far.
+
+    While parameters are lost, a completion will be undone with their return.
+    """
+    if isinstance(event, EvaluationMeasured):
+        state.best_due = state.best_due or event.best
+        state.requested = state.requested or event.best
+    elif not state.lost and state.columns is None:
+        state.completed = True
+    begin_if_due(state, now)
+
+
 def begin_if_due(state: CheckpointState, now: float) -> None:
     """Begin a checkpoint if one is possible and due: the last one, a requested one or a periodic one."""
     if not possible(state):
@@ -44,7 +58,7 @@ def begin(state: CheckpointState, now: float) -> str:
     if final:
         state.final_due = False
     state.attempt = Attempt(
-        name, url_of(state, name), list(state.servers), now, final, base=base_for_next(state, final)
+        name, url_of(state, name), list(state.servers), now, final, base_for_next(state, final), best=state.best_due
     )
     return name
 

@@ -52,14 +52,14 @@ def newest_chain(state: CheckpointState) -> list[str]:
 def note(state: CheckpointState, checkpoint: CheckpointRef, bases: list[str]) -> list[str]:
     """Note a complete checkpoint, which adds to `bases` (the full one first); return the names that are kept no longer.
 
-    The newest `keep` chains stay. The names of a chain come with the latest first: while they are removed one by one,
-    those that are left still are a chain.
+    The newest `keep` chains stay, and that of the best one. The names of a chain come with the latest first: while
+    they are removed one by one, those that are left still are a chain.
     """
     state.complete.append(checkpoint)
     for base, name in pairwise([*bases, checkpoint.id]):
         state.bases[name] = base
     begins = list(dict.fromkeys(chain(state, reference.id)[0] for reference in state.complete))
-    dropped = begins[: -state.keep]
+    dropped = {*begins[: -state.keep]} - {*chain(state, state.best)[:1]}
     names = {*state.bases, *begins, *(reference.id for reference in state.complete)}
     gone = {name for name in names if chain(state, name)[0] in dropped}
     state.complete = [reference for reference in state.complete if reference.id not in gone]

@@ -27,7 +27,7 @@ from stretto_messages.checkpoints import (
     SaveCheckpoint,
     SaveCheckpointReply,
 )
-from stretto_messages.dispatcher import JobCompleted, RecomputationDecided
+from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, RecomputationDecided
 from stretto_messages.gateway import JobCancelled
 
 from stretto_core.checkpoints import attempts, chains, columns
@@ -54,6 +54,7 @@ CheckpointsEvent = (
     | ServersChanged
     | ParametersLost
     | RecomputationDecided
+    | EvaluationMeasured
     | MigrationStarted
     | MigrationFinished
     | SaveCheckpoint
@@ -88,8 +89,8 @@ class CheckpointMachine:
         match event:
             case JobOpened():
                 self._open(event)
-            case JobCompleted():
-                self._complete(now)
+            case JobCompleted() | EvaluationMeasured():
+                attempts.trained(self.state, event, now)
             case JobFinished() | JobFailed() | JobCancelled():
                 facts = self._end(finished=isinstance(event, JobFinished))
             case ServersChanged() if self._is_new(event):
@@ -152,14 +153,8 @@ class CheckpointMachine:
         state.restore_from = event.restore_from
         state.lost = event.restore_from is not None
 
-    def _complete(self, now: float) -> None:
-        """Make the last checkpoint due. While parameters are lost, the completion will be undone with their return."""
-        if not self.state.lost and self.state.columns is None:
-            self.state.completed = True
-            attempts.begin_if_due(self.state, now)
-
     def _end(self, finished: bool) -> Facts:
-        """Keep the result of a finished job only. Any other job may be taken up again from what it has."""
+        """Keep the result and the best checkpoint of a finished job; any other one may be taken up from what it has."""
         state = self.state
         facts = attempts.final_given_up(state) if finished and not state.ended else []
         state.ended = True
@@ -169,9 +164,10 @@ class CheckpointMachine:
         if state.attempt is not None and state.attempt.stage == "taking":
             attempts.drop(self.state)
         if finished and state.complete and is_final(state.complete[-1].id):
-            state.expired += [earlier.url for earlier in reversed(state.complete[:-1])]
-            state.complete = state.complete[-1:]
-            state.bases = {}
+            kept = {state.complete[-1].id, *chains.chain(state, state.best)}
+            state.expired += [earlier.url for earlier in reversed(state.complete) if earlier.id not in kept]
+            state.complete = [reference for reference in state.complete if reference.id in kept]
+            state.bases = {name: base for name, base in state.bases.items() if name in kept}
         return facts
 
     # servers ---------------------------------------------------------------------------------------------------
@@ -267,9 +263,11 @@ class CheckpointMachine:
     def _flushed(self, event: ImagesFlushed, attempt: Attempt, now: float) -> Facts:
         state = self.state
         state.attempt = None
+        if attempt.best:
+            state.best, state.best_due = attempt.id, False
         attempts.complete(state, attempt.reference, chains.chain(state, attempt.base) if attempt.base else [])
         attempts.begin_if_due(self.state, now)
-        return [CheckpointFlushed(job=state.job, checkpoint=attempt.reference, took_s=event.took_s)]
+        return [CheckpointFlushed(job=state.job, checkpoint=attempt.reference, took_s=event.took_s, best=attempt.best)]
 
     def _attempt_failed(self, event: StepFailed, attempt: Attempt, now: float) -> Facts:
         """Try the last checkpoint again before its failure is published, since the actuator then stops waiting."""

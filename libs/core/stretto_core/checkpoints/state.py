@@ -41,6 +41,8 @@ class Attempt:
     ledger: str = ""
     samples: int = 0
     size_bytes: int = 0
+    best: bool = False
+    """The first checkpoint after the best evaluation so far."""
 
     @property
     def reference(self) -> CheckpointRef:
@@ -128,7 +130,7 @@ class CheckpointState:
     restore: Restore | None = None
     columns: ColumnRestore | None = None
     complete: list[CheckpointRef] = field(default_factory=list[CheckpointRef])
-    """The newest `keep` chains, in order of time (chains.py)."""
+    """The newest `keep` chains and that of the best checkpoint, in order of time (chains.py)."""
     bases: dict[str, str] = field(default_factory=dict[str, str])
     """Checkpoint that each difference adds to."""
     expired: list[str] = field(default_factory=list[str])
@@ -137,6 +139,10 @@ class CheckpointState:
     last_began_at_s: float = 0.0
     requested: bool = False
     """A checkpoint is due as soon as it can be taken."""
+    best: str = ""
+    """Name of the complete checkpoint after the best evaluation."""
+    best_due: bool = False
+    """There was a better evaluation since, and no checkpoint after it yet."""
 
     def faults(self) -> list[str]:
         """Return what must not be: images taken of columns that move or come back, a checkpoint that is kept twice."""

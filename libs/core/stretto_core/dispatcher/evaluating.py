@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isfinite
 
-from stretto_messages.values import MetricValue, PartialEvaluation
+from stretto_messages.values import Evaluation, MetricValue, PartialEvaluation, measures
 
 from stretto_core.dispatcher.book import Shard
 from stretto_core.dispatcher.source import DataSpec, LedgerError, Range
@@ -35,6 +35,45 @@ class HeldOut:
         for name in ("samples", "every"):
             if getattr(self, name) < 1:
                 raise LedgerError(name, getattr(self, name), "at least 1")
+
+
+@dataclass(slots=True)
+class Best:
+    """The best evaluation so far by one metric, and how many in a row were not better since."""
+
+    metric: str
+    is_higher_better: bool
+    least_gain: float = 0.0
+    patience: int | None = None
+    """Evaluations that are not better, after which training stops; None: never."""
+    value: float | None = None
+    samples_done: int = 0
+    not_better: int = 0
+
+    def judge(self, found: Evaluation, samples_done: int) -> bool:
+        """Note an evaluation; return True if it is the best one. One without the metric is not."""
+        value = measures(found).get(self.metric)
+        if value is None:
+            return False
+        sign = 1.0 if self.is_higher_better else -1.0
+        if self.value is not None and sign * (value - self.value) <= self.least_gain:
+            self.not_better += 1
+            return False
+        self.value, self.samples_done, self.not_better = value, samples_done, 0
+        return True
+
+    @property
+    def verdict(self) -> str:
+        """Why training stops; empty while it goes on."""
+        if self.patience is None or self.value is None or self.not_better < self.patience:
+            return ""
+        better = "above" if self.is_higher_better else "below"
+        gain = f" by more than {self.least_gain:g}" if self.least_gain else ""
+        times = "the last evaluation was" if self.not_better == 1 else f"the last {self.not_better} evaluations were"
+        return (
+            f"{times} not {better} the best {self.metric}, {self.value:.6g} at {self.samples_done:,} samples{gain} "
+            f"(best.patience = {self.patience})"
+        )
 
 
 def check_evaluation(found: PartialEvaluation, shard: Shard) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from stretto_messages.values import DataPartition
 
 from stretto_core.dispatcher.book import Book
-from stretto_core.dispatcher.evaluating import HeldOut
+from stretto_core.dispatcher.evaluating import Best, HeldOut
 from stretto_core.dispatcher.source import DataSpec
 
 
@@ -25,6 +25,8 @@ class JobOpened:
     """Samples that are evaluated while the job trains."""
     window_samples: int = 0
     """Samples of each window that are evaluated before it is trained; 0: the data have no windows."""
+    best: Best | None = None
+    """How the best evaluation is found; it is not found yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,6 +179,7 @@ class ShardLedger:
         source = Source.begin(event.data, event.epochs, event.partitions, event.window_samples > 0)
         state.job, state.book, state.window_samples = event.job, Book(source), event.window_samples
         state.shard_failures_max = event.shard_failures_max
+        state.best = event.best
         if event.held_out is not None:
             state.held_out, state.evaluate_at = event.held_out, event.held_out.every
         state.opened_at_s = state.progress_at_s = now
@@ -384,15 +385,15 @@ class ShardLedger:
             raise LedgerError("evaluation", None, f"what was found: shard {lease.id} is to be evaluated, not trained")
         check_evaluation(done.evaluation, lease)
 
-    def _evaluated(self, book: Book, found: PartialEvaluation | None) -> list[Action]:
+    def _evaluated(self, book: Book, part: PartialEvaluation | None) -> list[Action]:
         """Book one more shard as evaluated, or as unreadable (None)."""
         st, running = self.state, self.state.evaluating
         if running is None:
             return []
-        if found is None:
+        if part is None:
             running.give_up()
         else:
-            running.add(found)
+            running.add(part)
         if not running.over:
             return []
         st.evaluating = None
@@ -400,21 +401,31 @@ class ShardLedger:
             book.source.admit(running.window)
         if not running.samples:
             return []
+        found = Evaluation(
+            samples=running.samples,
+            loss=running.loss,
+            auc=running.auc,
+            metrics=running.metrics,
+            loss_name=running.loss_name,
+        )
         measured = EvaluationMeasured(
             job=st.job,
             samples_done=running.samples_done,
             samples_done_after=book.samples_done,
             partition=running.partition,
             trained_next=running.window is not None,
-            evaluation=Evaluation(
-                samples=running.samples,
-                loss=running.loss,
-                auc=running.auc,
-                metrics=running.metrics,
-                loss_name=running.loss_name,
-            ),
+            best=running.window is None and st.best is not None and st.best.judge(found, running.samples_done),
+            evaluation=found,
         )
-        return [Emit(measured)]
+        return [Emit(measured), *self._stop_early(book)]
+
+    def _stop_early(self, book: Book) -> list[Action]:
+        """Open nothing more if too many evaluations in a row were not better."""
+        verdict = self.state.best.verdict if self.state.best is not None else ""
+        if not verdict or book.source.stopped:
+            return []
+        book.source.stop(verdict)
+        return self._settle()
 
     # reports ---------------------------------------------------------------------------------------------------
 
@@ -567,6 +578,8 @@ class ShardLedger:
             requeued=st.requeued_total,
             started_at_s=st.opened_at_s,
             books=completed_books(book, st.samples_recomputed),
+            stopped=bounded(book.source.stopped),
+            samples_left=book.source.samples_left,
         )
         return [*self._progress(st.heard_at_s), Emit(completed)]
 

@@ -115,6 +115,8 @@ class Source:
     partitions: dict[str, Partition] = field(default_factory=dict[str, Partition])
     spent: dict[str, int] = field(default_factory=dict[str, int])
     """Partitions of growing data whose samples were all opened, with their totals."""
+    stopped: str = ""
+    """Reason why nothing more is opened; what has been is trained."""
     windowed: bool = False
     """Partitions follow one another, window by window."""
     admitted: str = ""
@@ -149,6 +151,10 @@ class Source:
                 self.partitions[name] = Partition(samples, priority, spent, spent, spent)
                 self.samples += samples - spent
 
+    def stop(self, reason: str) -> None:
+        """Open nothing more."""
+        self.stopped, self.complete = reason, True
+
     def close(self) -> None:
         """Close the data: nothing more comes."""
         self.complete = True
@@ -160,8 +166,13 @@ class Source:
 
     @property
     def samples_total(self) -> int:
-        """Samples of all epochs, as far as is known."""
-        return self.samples * self.epochs
+        """Samples of all epochs, as far as is known, or those that were opened before training stopped."""
+        return self.opened if self.stopped else self.samples * self.epochs
+
+    @property
+    def samples_left(self) -> int:
+        """Samples that are never opened, since training stopped."""
+        return self.samples * self.epochs - self.samples_total
 
     def next_window(self) -> Range | None:
         """Return the window to admit next. None: an admitted one is not opened yet, or nothing is left."""
@@ -184,7 +195,7 @@ class Source:
 
     def open_block(self, orders: Orders) -> Range | None:
         """Open the next block. None: nothing is left, or nothing has arrived yet."""
-        name = self._choose() if self.epoch < self.epochs else None
+        name = self._choose() if self.epoch < self.epochs and not self.stopped else None
         if name is None:
             return None
         spec, part = self.spec, self.partitions[name]

@@ -10,7 +10,7 @@ from stretto_messages.dispatcher import NextShardReply
 from stretto_messages.values import WORKERS_MAX
 
 from stretto_core.dispatcher.book import Book, Shard
-from stretto_core.dispatcher.evaluating import Evaluating, HeldOut
+from stretto_core.dispatcher.evaluating import Best, Evaluating, HeldOut
 from stretto_core.dispatcher.recomputing import ENDED_MAX, Ended, EndedSince
 from stretto_core.dispatcher.source import LedgerError, Orders
 
@@ -132,6 +132,7 @@ class LedgerState:
     window_samples: int = 0
     """Samples of each window that are evaluated before it is trained; 0: the data have no windows."""
     evaluating: Evaluating | None = None
+    best: Best | None = None
     evaluate_at: int = 0
     """Samples done at which the next evaluation begins, or later if one is still running."""
     requeued_total: int = 0

@@ -14,10 +14,10 @@ from actuator_builders import (
 from actuator_cluster import SimulatedCluster, started
 from stretto_core.actuator.data_workers import FAILURES_MAX
 from stretto_core.actuator.state import JobOpened
-from stretto_messages.actuator import JobFinished
+from stretto_messages.actuator import JobFailed, JobFinished
 from stretto_messages.books import GivenUp, Shortfall
-from stretto_messages.dispatcher import LedgerReturn
-from stretto_messages.values import Evaluation
+from stretto_messages.dispatcher import EvaluationMeasured, LedgerReturn
+from stretto_messages.values import Evaluation, MetricValue
 
 
 def ended(cluster: SimulatedCluster, evaluation: Evaluation | None = None, failure: str = "") -> tuple[Shortfall, ...]:
@@ -46,7 +46,8 @@ def test_each_half_success_has_its_words_its_reason_and_its_place() -> None:
     lost = GivenUp(shard=7, offset=4, epoch=1, start=704, length=4, reason="row 704", partition="day=1")
     done = job_completed(4, fingerprint=0, samples=996, samples_recomputed=64)
     assert done.books is not None
-    cluster.tell(replace(done, books=replace(done.books, given_up=(lost,))))
+    why = "the last 3 evaluations were not above the best auc, 0.78 at 640 samples (best.patience = 3)"
+    cluster.tell(replace(done, books=replace(done.books, given_up=(lost,)), stopped=why, samples_left=4000))
     cluster.tell(checkpoint_failed("job-000003-final", "not stored: no room"))
     found = ended(cluster, failure="worker-0: DataError: row 1003")
     assert [(each.kind, each.words, each.lacking) for each in found] == [
@@ -55,8 +56,9 @@ def test_each_half_success_has_its_words_its_reason_and_its_place() -> None:
         ("not-evaluated", "not evaluated", True),
         ("trained-again", "264 samples trained again", False),
         ("no-data-workers", "without data workers", False),
+        ("stopped-early", "stopped early", False),
     ]
-    unstored, given_up, unevaluated, again, alone = (each.detail for each in found)
+    unstored, given_up, unevaluated, again, alone, early = (each.detail for each in found)
     assert "final checkpoint not stored: no room; mend the store and submit the job under another name" in unstored
     assert given_up == (
         "4 of 1,000 samples (0.40%) were given up: `stretto audit job` lists them; the last, samples 704 to 707 of "
@@ -65,6 +67,7 @@ def test_each_half_success_has_its_words_its_reason_and_its_place() -> None:
     assert unevaluated == "the model was not evaluated on its 50 held-out samples: worker-0: DataError: row 1003"
     assert "returned to checkpoint job-000002; 264 samples are known to have been trained again" in again
     assert alone.endswith("data-4 ended with exit code 3 (failed): no module named pandas")
+    assert early == f"{why}; 4,000 samples were left out"
 
 
 def test_a_return_of_which_nobody_knows_how_many_samples_it_repeats_is_told() -> None:
@@ -74,6 +77,21 @@ def test_a_return_of_which_nobody_knows_how_many_samples_it_repeats_is_told() ->
     cluster.tell(replace(job_progressed(300), returned=returned(0)))
     cluster.tell(job_completed(samples=1000))
     assert [each.words for each in ended(cluster)] == ["returned to a checkpoint"]
+
+
+def test_a_job_without_the_metric_of_its_best_model_fails_at_its_first_evaluation_and_names_what_there_is() -> None:
+    found = Evaluation(samples=50, loss=0.5, auc=0.5, loss_name="loss mse", metrics=(MetricValue(name="mae", value=1),))
+    measured = EvaluationMeasured(job="job", samples_done=10, samples_done_after=10, evaluation=found)
+    for metric in ("loss", "mae"):
+        cluster = started(plan(), JobOpened("job", evaluate=50, best_metric=metric))
+        cluster.tell(measured)
+        assert not cluster.told(JobFailed)
+    cluster = started(plan(), JobOpened("job", evaluate=50, best_metric="auc"))
+    cluster.tell(replace(measured, trained_next=True))
+    assert not cluster.told(JobFailed)
+    cluster.tell(measured)
+    (failed,) = cluster.told(JobFailed)
+    assert failed.reason == "best.metric is 'auc'; name one that evaluations of this model have: loss, mae"
 
 
 def test_data_workers_that_died_and_came_back_are_no_shortfall() -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from checkpoint_builders import (
+    evaluated,
     images_flushed,
     images_saved,
     job_completed,
@@ -138,6 +139,30 @@ def test_of_a_finished_job_its_last_checkpoint_stays_and_of_a_failed_one_all() -
         job.complete()
     job.tell(job_finished())
     assert len(job.state.complete) == 20, "without a last one, those that somebody asked for stay"
+
+
+def test_the_checkpoint_after_the_best_evaluation_is_taken_at_once_and_kept_until_there_is_a_better_one() -> None:
+    job = served()
+    job.complete()
+    job.tell(evaluated(best=True))
+    best = job.complete()
+    job.tell(evaluated(best=False))
+    assert job.state.attempt is None
+    for _ in range(4):
+        job.after(10)
+        last = job.complete()
+    assert [kept.id for kept in job.state.complete] == [best, "job-000005", last]
+    assert [flushed.checkpoint.id for flushed in job.told(CheckpointFlushed) if flushed.best] == [best]
+    job.after(10)
+    job.tell(evaluated(best=True))
+    job.tell(step_failed(job.state.attempt.id, "no room"))  # of before the evaluation: the next one is due at once
+    better = job.complete()
+    assert [kept.id for kept in job.state.complete] == [last, better]
+    job.tell(job_completed())
+    final = job.complete()
+    job.tell(job_finished())
+    assert [kept.id for kept in job.state.complete] == [better, final]
+    assert len(set(job.state.expired)) == 7, "the first one, five more and the failed attempt"
 
 
 def test_on_demand_only() -> None:

@@ -3,10 +3,11 @@
 import pytest
 from ledger_builders import arrival, data_arrived, evaluation, heartbeat, mark_ledger, next_shard, pod_exited, release
 from ledger_harness import LedgerHarness
-from stretto_core.dispatcher.evaluating import HeldOut
+from stretto_core.dispatcher.evaluating import Best, HeldOut
 from stretto_core.dispatcher.events import LedgerRestored
 from stretto_core.dispatcher.source import DataSpec, LedgerError
-from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, NextShardReply, ShardRequeued
+from stretto_core.dispatcher.state import faults_of
+from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, JobProgressed, NextShardReply, ShardRequeued
 from stretto_messages.values import MetricSum, MetricValue, PartialEvaluation, Shard
 
 HELD_OUT = HeldOut(samples=100, every=160, start=800)
@@ -58,6 +59,39 @@ def test_metrics_that_are_means_are_those_of_all_samples() -> None:
         harness.report(worker, shard, evaluation(shard.length, 1.0, (0,), (shard.length,), metrics=sums))
     (measured,) = harness.said(EvaluationMeasured)
     assert measured.evaluation.metrics == (MetricValue(name="accuracy", value=pytest.approx(0.76)),)
+
+
+def trained(best: Best, losses: list[float]) -> LedgerHarness:
+    """Train until the end with one worker, whose evaluations find these losses, and then the last one again."""
+    harness = LedgerHarness(DataSpec(800, 10, 4), epochs=2, held_out=HeldOut(samples=20, every=200, start=800))
+    harness.ledger.state.best = best
+    shard: Shard | None = harness.lease("worker-0")
+    while shard is not None:
+        harness.requests += 1
+        part = None
+        if shard.kind == "evaluate":
+            part = found(shard, losses.pop(0) if len(losses) > 1 else losses[0])
+        shard = harness.tell(next_shard("worker-0", f"r{harness.requests}", shard.id, shard.attempt, part)).shard
+    return harness
+
+
+def test_training_stops_after_so_many_evaluations_that_are_not_better_and_its_books_balance() -> None:
+    harness = trained(Best("loss", False, least_gain=0.01, patience=2), [0.5, 0.4, 0.395, 0.2, 0.3, 0.2])
+    told = [(one.samples_done, one.best) for one in harness.said(EvaluationMeasured)]
+    assert told == [(200, True), (400, True), (600, False), (800, True), (1000, False), (1200, False)]
+    (completed,) = harness.said(JobCompleted)
+    assert (completed.samples, completed.samples_left) == (1200, 400)
+    assert completed.stopped == (
+        "the last 2 evaluations were not below the best loss, 0.2 at 800 samples by more than 0.01 (best.patience = 2)"
+    )
+    assert harness.said(JobProgressed)[-1].samples_total == 1200
+    assert not faults_of(harness.ledger.state)
+
+
+def test_without_patience_or_gain_all_is_trained_and_another_metric_is_never_the_best() -> None:
+    for best in (Best("loss", False), Best("mae", False, patience=1)):
+        (completed,) = trained(best, [0.5, 0.6]).said(JobCompleted)
+        assert (completed.samples, completed.samples_left, completed.stopped) == (1600, 0, "")
 
 
 def test_a_part_that_takes_long_stays_with_who_gets_on_with_it_and_not_with_who_hangs() -> None:

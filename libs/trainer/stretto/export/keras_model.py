@@ -36,19 +36,19 @@ def bytes_of(table: ExportedTable) -> int:
 
 
 def save(model: Any, path: Path) -> None:
-    """Write a model as one file. Raises ExportRefused if Keras cannot load it again, which depends on its classes."""
-    model.save(path)
+    """Write a model as one file. Raises ExportRefused if Keras cannot write or load it, for the classes in it."""
     kinds = {type(each) for each in [model, *layers_of(model)]}
     own = {kind.__name__: kind for kind in kinds if kind.__module__.partition(".")[0] != "keras"}
-    if not own:
-        return
     try:
-        keras.models.load_model(path, own, compile=False)
-    except Exception as error:  # whatever a constructor raises
-        first = str(error).strip().partition("\n")[0][:200]
+        model.save(path)
+        if own:
+            keras.models.load_model(path, own, compile=False)
+    except Exception as error:  # whatever a class of the user's raises
+        why = " ".join(str(error).split())[:200]
         raise ExportRefused(
-            f"Keras cannot load {path.name} again ({type(error).__name__}: {first}); give {', '.join(sorted(own))} a "
-            "constructor that takes what get_config() returns, or use --format savedmodel"
+            f"Keras cannot save {type(model).__name__} as a .keras file and load it again ({type(error).__name__}: "
+            f"{why}): give {', '.join(sorted(own)) or 'it'} a get_config() and a constructor that takes what it "
+            "returns, or use --format savedmodel or --format parquet"
         ) from error
 
 

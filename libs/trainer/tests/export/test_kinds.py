@@ -23,6 +23,7 @@ from stretto.build import make_program  # noqa: E402
 from stretto.engine import Access, Parameters, ParameterServer, export_image  # noqa: E402
 from stretto.errors import ExportRefused  # noqa: E402
 from stretto.export.checkpoint_source import open_checkpoint  # noqa: E402
+from stretto.export.keras_model import save  # noqa: E402
 from stretto.export.run import write  # noqa: E402
 from stretto.export.target import Target  # noqa: E402
 from stretto.model.program import Options  # noqa: E402
@@ -101,13 +102,34 @@ def test_a_file_of_keras_gives_the_outputs_that_were_trained_or_is_refused(
         refused = str(error)
     if refused:
         assert own_classes(program.model), refused
-        assert "Keras cannot load model.keras again" in refused
+        assert "as a .keras file and load it again" in refused
         assert "use --format savedmodel" in refused
         assert not (tmp_path / "out").exists()
         return
     own = own_classes(program.model)
     model = keras.models.load_model(tmp_path / "out/model.keras", own, compile=False)
     assert largest(model(inputs, training=False), wanted) < 1e-6 + TAKEN[name].noise
+
+
+class Scaled(keras.Model):
+    """A model as people write them: without get_config, and its argument is a number of NumPy."""
+
+    def __init__(self, factor: np.int64) -> None:
+        super().__init__()
+        self.factor = factor
+
+    def call(self, x: Any) -> Any:
+        return x * float(self.factor)
+
+
+def test_a_model_that_keras_cannot_write_is_refused_with_its_class_and_the_formats_that_work(tmp_path: Path) -> None:
+    model = Scaled(np.int64(3))
+    model(np.ones((1, 2), np.float32))
+    with pytest.raises(
+        ExportRefused, match=r"cannot save Scaled .*give Scaled a get_config\(\).*--format savedmodel"
+    ) as told:
+        save(model, tmp_path / "model.keras")
+    assert "non-serializable" in str(told.value)
 
 
 def largest(output: Any, wanted: list[np.ndarray]) -> float:

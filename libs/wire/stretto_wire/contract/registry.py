@@ -266,7 +266,7 @@ CHANNELS: tuple[Channel, ...] = (
         "oom",
         "actuator",
     ),
-    _event("dispatcher", "evaluation-measured", dispatcher.EvaluationMeasured),
+    _event("dispatcher", "evaluation-measured", dispatcher.EvaluationMeasured, "checkpoints", "actuator"),
     _event("dispatcher", "recomputation-decided", dispatcher.RecomputationDecided, "checkpoints", "actuator"),
     _event("checkpoints", "checkpoint-saved", checkpoints.CheckpointSaved),
     _event("checkpoints", "checkpoint-flushed", checkpoints.CheckpointFlushed, "dispatcher", "actuator"),

@@ -422,6 +422,31 @@ class RestartSpec(Spec):
     )
 
 
+class BestSpec(Spec):
+    """The best model of a job: the metric of its evaluations during training by which it is found.
+
+    The first checkpoint after the best evaluation is kept, and exported by `stretto export --best`.
+    """
+
+    metric: Annotated[str, StringConstraints(min_length=1, max_length=60)] = Field(
+        default="loss", description="loss, auc, or the name of a metric of the model that is a mean"
+    )
+    direction: Literal["higher", "lower"] | None = Field(
+        default=None, description="which values are better; null: lower ones of a loss, higher ones of anything else"
+    )
+    least_gain: Annotated[float, Field(ge=0, le=1e9, description="a value counts as better if it is so by more")] = 0.0
+    patience: Annotated[int, Field(ge=1, le=10_000)] | None = Field(
+        default=None,
+        description="training stops after so many evaluations in a row that were not better (early stopping); null: it "
+        "goes on to the last sample",
+    )
+
+    @property
+    def is_higher_better(self) -> bool:
+        """True if the better one of two values is the higher one."""
+        return self.direction == "higher" or (self.direction is None and self.metric != "loss")
+
+
 class NetworkSpec(Spec):
     """Reach of the job's pods. They always reach one another, the bus, the cache and the installation's store."""
 
@@ -484,6 +509,9 @@ class JobSpec(Spec):
     evaluate_every_samples: Annotated[Count, Field(ge=1)] | None = Field(
         default=None, description="trained samples between two evaluations during training; null: only at the end"
     )
+    best: BestSpec | None = Field(
+        default=None, description="which model of the job is the best one; its checkpoint is kept, training may stop"
+    )
 
     @field_validator("volumes")
     @classmethod
@@ -518,6 +546,15 @@ class JobSpec(Spec):
         if every is not None and info.data.get("evaluate") == 0:
             raise ValueError("state evaluate, the number of held-out samples, as well")
         return every
+
+    @field_validator("best")
+    @classmethod
+    def _is_found(cls, best: BestSpec | None, info: ValidationInfo) -> BestSpec | None:
+        if best is not None and info.data.get("evaluate_every_samples", 1) is None:
+            raise ValueError("state evaluate_every_samples as well: it is found among the evaluations during training")
+        if best is not None and best.patience is not None and (data := info.data.get("dataset")) and data.growing:
+            raise ValueError("leave best.patience out for a growing dataset, which ends when it is closed")
+        return best
 
     @property
     def samples_total(self) -> int:

@@ -360,7 +360,8 @@ class DataView(View):
 class LearningPoint(View):
     """Quality on held-out samples, measured between these two numbers of completed samples.
 
-    ``trained_next``: the samples are the next window's of ``partition``, which is trained after.
+    ``trained_next``: the samples are the next window's of ``partition``, which is trained after. ``best``: it was the
+    best evaluation so far, by the metric that the job names.
     """
 
     time_s: float
@@ -373,6 +374,7 @@ class LearningPoint(View):
     loss_name: str = ""
     partition: str = ""
     trained_next: bool = False
+    best: bool = False
 
 
 @dataclass(slots=True)
@@ -537,6 +539,8 @@ class JobView(View):
     resizes: list[Resize] = field(default_factory=list[Resize])
     losses: list[Loss] = field(default_factory=list[Loss])
     checkpoints: list[CheckpointView] = field(default_factory=list[CheckpointView])
+    best_checkpoint: CheckpointRef | None = None
+    """The stored checkpoint after the best evaluation, of a job that names a metric for it."""
     final_checkpoint_failure: str = ""
     """Reason why the checkpoint after the last shard was not stored; with it the trained parameters are lost."""
     model: Model | None = None

@@ -225,6 +225,19 @@ def test_windows_that_cannot_be_are_refused(data: str, remedy: str) -> None:
     assert (found.field, remedy in found.remedy) == ("dataset.evaluate_first", True), found
 
 
+@pytest.mark.parametrize(
+    ("more", "field", "remedy"),
+    [
+        ("samples: 9}, best: {}", "best", "state evaluate_every_samples as well"),
+        ("growing: true, held_out: t}, evaluate: 1, evaluate_every_samples: 5, best: {patience: 2}", "best", "growing"),
+        ("samples: 9}, evaluate: 1, evaluate_every_samples: 5, best: {patience: 0}", "best.patience", "at least 1"),
+    ],
+)
+def test_a_best_model_that_cannot_be_found_is_refused(more: str, field: str, remedy: str) -> None:
+    (found,) = refused(f"{{name: a, model: {{entry: 'm:M'}}, dataset: {{{more}}}\n").findings
+    assert (found.field, remedy in found.remedy) == (field, True), found
+
+
 @given(st.text(max_size=200) | st.binary(max_size=100).map(lambda data: data.decode("latin-1")))
 def test_any_text_is_a_job_or_refused(text: str) -> None:
     for form in ("YAML", "JSON"):

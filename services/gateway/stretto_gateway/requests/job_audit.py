@@ -137,6 +137,9 @@ def finished(completed: JobCompleted, ended: JobFinished, status: Status) -> Job
 
 
 def _given_up_by_epoch(completed: JobCompleted, books: CompletedBooks) -> tuple[EpochBooks, ...]:
+    """Return the epochs that lack samples; none where training stopped early, in the middle of one."""
+    if completed.stopped:
+        return ()
     samples = (completed.samples + completed.samples_abandoned) // max(1, completed.epochs)
     lost: dict[int, int] = {}
     for entry in books.given_up:

@@ -331,9 +331,9 @@ COMPLETED = JobCompleted(job="a", samples=2000, samples_abandoned=0, epochs=2, s
 FINISHED = finished("a", 2000, rows=7)
 
 
-def flushed(name: str) -> CheckpointFlushed:
+def flushed(name: str, best: bool = False) -> CheckpointFlushed:
     at = CheckpointRef(id=name, url=f"file:///store/{name}/manifest.json", samples=1, size_bytes=1, ps=1)
-    return CheckpointFlushed(job="a", checkpoint=at, took_s=1.0)
+    return CheckpointFlushed(job="a", checkpoint=at, took_s=1.0, best=best)
 
 
 def test_a_final_checkpoint_that_was_not_stored_is_the_reason_of_the_finished_job() -> None:
@@ -347,6 +347,10 @@ def test_a_final_checkpoint_that_was_not_stored_is_the_reason_of_the_finished_jo
         "file:///store/a-000001/manifest.json, the last one that was stored"
     )
     assert summary(view, 9.0).reason == view.reason
+    assert view.best_checkpoint is None
+    best = fold(submitted(), flushed("a-000001", best=True), flushed("a-000002")).jobs["a"].best_checkpoint
+    assert best is not None
+    assert best.id == "a-000001"
     none_before = fold(submitted(), COMPLETED, full, FINISHED).jobs["a"].reason
     assert none_before.endswith("submit the job under another name")
     late = fold(submitted(), COMPLETED, FINISHED, full).jobs["a"]

@@ -43,6 +43,9 @@ def export(
     live: Annotated[
         bool, typer.Option("--live", help="Take the last checkpoint of a job that has not finished.")
     ] = False,
+    best: Annotated[
+        bool, typer.Option("--best", help="Take the checkpoint after the best evaluation, of a job that states best.")
+    ] = False,
     since: Annotated[
         str, typer.Option("--since", help="An earlier export as Parquet: write only the rows that changed since.")
     ] = "",
@@ -75,7 +78,8 @@ def export(
     """Export a trained model: your own Keras model with its tables, a SavedModel, Parquet or safetensors.
 
     The result is loaded by plain Keras, TensorFlow, PyArrow or PyTorch. It has the parameters of the job's last
-    checkpoint after the last shard, or with --live the parameters of the last stored checkpoint.
+    checkpoint after the last shard, with --live the parameters of the last stored checkpoint, with --best the
+    parameters after the best evaluation.
 
     This runs the job's model code on this machine, with your rights. For a job that you did not submit to the
     installation in the folder yourself, give --path with the code, which you have read, or --trust. The job's
@@ -85,7 +89,7 @@ def export(
         view = gateway.job(job)
     if not trust:
         check_trusted(view, path, is_own=options.url is None and options.token is None)
-    manifest = checkpoint or manifest_of(view, live)
+    manifest = checkpoint or (best_of(view) if best else manifest_of(view, live))
     command = ["stretto.export", "--json", "--spec", "-", "--checkpoint", manifest, "--to", to]
     given = (("--format", format), ("--since", since), ("--path", path))
     command += [word for name, value in given if value for word in (name, str(value))]
@@ -115,6 +119,16 @@ def check_trusted(view: Json, path: str | None, is_own: bool) -> None:
             f"--path {path} has no {module}, of which the job's model.entry is {entry}: name the folder that has it, "
             "or give --trust"
         )
+
+
+def best_of(view: Json) -> str:
+    """Return the URL of the checkpoint after the best evaluation. Raises BadInput if there is none."""
+    if found := view["best_checkpoint"]:
+        return str(found["url"])
+    name = view["name"]
+    if not view["spec"].get("best"):
+        raise BadInput(f"{name} does not say which of its models is the best one: `best` is not in its job file")
+    raise BadInput(f"{name} has stored no checkpoint after an evaluation: see `stretto watch {name}`")
 
 
 def manifest_of(view: Json, live: bool) -> str:

@@ -62,6 +62,7 @@ class LearningFold(Fold):
             found.loss_name,
             message.partition,
             message.trained_next,
+            message.best,
         )
         record(self.view.learning, point, CURVE_POINTS)
 

@@ -213,6 +213,8 @@ class PodFold(Fold):
     @fold.register
     def _(self, message: CheckpointFlushed) -> None:
         self._stage(message.checkpoint.id, "stored", message.checkpoint)
+        if message.best:
+            self.view.best_checkpoint = message.checkpoint
         if is_final(message.checkpoint.id):
             self._final_checkpoint_ended("")
 
