@@ -76,6 +76,8 @@ export interface CheckpointFlushed {
   job: string;
   checkpoint: CheckpointRef;
   took_s: number;
+  /** Bytes of all checkpoints of the job that the store keeps now, this one included. None: not told. */
+  stored_bytes?: number | null;
 }
 
 /** A complete checkpoint: model parameters and ledger state of one instant. */

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -55,7 +56,9 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
         return Text(f"no jobs yet; submit one with `stretto submit job.yaml{options}`", style="dim")
     teamed = ("team",) if any(job["team"] != DEFAULT_TEAM for job in found) else ()
     dated = ("submitted",) if width >= WIDTH_WITH_TIMES else ()
-    made = table("job", *teamed, "state", *dated, "plan", "done", "speed", right=("done", "speed"))
+    stored = ("disk",) if any(job["stored_bytes"] for job in found) else ()
+    right = ("done", "speed", *stored)
+    made = table("job", *teamed, "state", *dated, "plan", *right, right=right)
     remarks: list[RenderableType] = []
     for job in found:
         share = job["samples_done"] / job["samples_total"] if job["samples_total"] else 0.0
@@ -68,12 +71,22 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
             f"v{job['plan_version']} {figures.short_plan(job['plan'])}" if job["plan"] else "–",
             f"{share:.0%}",
             figures.short_rate(job["samples_per_s"]) if job["status"] == "training" else "–",
+            *([figures.size(job["stored_bytes"])] if stored else []),
         )
         if since_s is not None:
             remarks.append(Text(f"{job['name']}: no sample since {figures.clock(since_s)}", style="red"))
         elif job["reason"]:
             remarks.append(Text(f"{job['name']}: {job['reason']}", style="dim" if job["complete"] else "red"))
-    return Group(made, *remarks[-REMARKS_SHOWN:])
+    return Group(made, *_stored_by_team(found, bool(teamed)), *remarks[-REMARKS_SHOWN:])
+
+
+def _stored_by_team(found: list[Json], teamed: bool) -> list[RenderableType]:
+    """Return what the checkpoints of each team take in the store, in a line."""
+    teams = Counter[str]()
+    for job in found:
+        teams[job["team"]] += job["stored_bytes"] or 0
+    told = ", ".join(f"team {team} {figures.size(size)}" for team, size in teams.most_common())
+    return [Text(f"checkpoints in the store: {told}", style="dim")] if teamed and any(teams.values()) else []
 
 
 def stalled(since_s: float | None) -> str:

@@ -532,6 +532,8 @@ class JobView(View):
     resizes: list[Resize] = field(default_factory=list[Resize])
     losses: list[Loss] = field(default_factory=list[Loss])
     checkpoints: list[CheckpointView] = field(default_factory=list[CheckpointView])
+    stored_bytes: int | None = None
+    """Bytes of its checkpoints that the store keeps; null: not told, since none is stored or by an older version."""
     final_checkpoint_failure: str = ""
     """Reason why the checkpoint after the last shard was not stored; with it the trained parameters are lost."""
     model: Model | None = None

@@ -213,6 +213,7 @@ class PodFold(Fold):
     @fold.register
     def _(self, message: CheckpointFlushed) -> None:
         self._stage(message.checkpoint.id, "stored", message.checkpoint)
+        self.view.stored_bytes = message.stored_bytes
         if is_final(message.checkpoint.id):
             self._final_checkpoint_ended("")
 
