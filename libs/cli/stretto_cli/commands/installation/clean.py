@@ -49,9 +49,10 @@ def clean(
     Checkpoints in an object store are not looked at.
     """
     from stretto_installation.one_machine import disk
+    from stretto_installation.one_machine.bus import store_url_of
 
     days = _days(older_than, bool(jobs), checkpoints)
-    found = disk.folders(folder, os.environ.get("STRETTO_CHECKPOINTS_STORE_URL", ""))
+    found = disk.folders(folder, store_url_of(os.environ))
     with connect(folder, None, None) as gateway:
         known = {job["name"]: job for job in gateway.jobs()}
         needed = _needed(gateway, known)
