@@ -1110,7 +1110,7 @@ export interface ShardRequeued {
 
 /** Why a finished job is not just finished. ``words`` follow its state, ``detail`` is reason, place and remedy. */
 export interface Shortfall {
-  kind: "given-up" | "not-stored" | "not-evaluated" | "no-data-workers" | "trained-again";
+  kind: "given-up" | "not-stored" | "not-evaluated" | "no-data-workers" | "trained-again" | "no-export";
   words: string;
   detail: string;
   /** The job's result lacks something. False: it has all, and only took longer to get. */

@@ -15,6 +15,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, NamedTuple
 
+from stretto_messages.base import counted
 from stretto_wire.contract.registry import STATE_PREFIX
 
 from stretto_bus.bus import Bus
@@ -61,7 +62,7 @@ class Damage:
     def place(self) -> str:
         """Return a sentence that names no job: how many messages, and their sequences."""
         spans = [f"{first:,}" if first == last else f"{first:,} to {last:,}" for first, last in self.spans]
-        count = f"{self.messages:,} message{'s' if self.messages > 1 else ''}" if spans or self.subjects else "messages"
+        count = counted(self.messages, "message") if spans or self.subjects else "messages"
         parts = [
             f"{count} of the stream {self.stream} cannot be read",
             _some("sequence", spans),
@@ -106,7 +107,9 @@ async def _counted(bus: Bus, stream: str, pattern: str) -> tuple[dict[str, int],
         asked = {"subjects_filter": pattern, "offset": len(counts)}
         answer = await bus.ask(f"STREAM.INFO.{stream}", asked, timeout_s=30)
         found = answer["state"].get("subjects") or {}
-        replaced = int(answer["config"].get("max_msgs_per_subject", -1)) > 0  # later ones replace those that are counted
+        replaced = (
+            int(answer["config"].get("max_msgs_per_subject", -1)) > 0
+        )  # later ones replace those that are counted
         last = math.inf if replaced else int(answer["state"]["last_seq"])
         counts |= found
         if not found or len(counts) >= int(answer.get("total", 0)):

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from stretto_bus.bus import Bus
 from stretto_bus.damage import subject_counts
 from stretto_bus.faults import BusFault
-from stretto_messages.base import JOB_PATTERN
+from stretto_messages.base import JOB_PATTERN, counted
 from stretto_runtime.spent_names import KEPT, spend
 from stretto_wire.contract.registry import STATE, STREAM
 from stretto_wire.stores.filesystems import open_store
@@ -178,7 +178,7 @@ def named(jobs: Collection[str]) -> str:
     """Name some jobs of many."""
     first = sorted(jobs)[:NAMED]
     more = f" and {len(jobs) - NAMED:,} more" if len(jobs) > NAMED else ""
-    return f"{len(jobs):,} job{'' if len(jobs) == 1 else 's'} ({', '.join(first)}{more})"
+    return f"{counted(len(jobs), 'job')} ({', '.join(first)}{more})"
 
 
 def lacking(known: Mapping[str, KnownStream], found: Mapping[str, Extent]) -> list[str]:

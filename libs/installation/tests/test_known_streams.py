@@ -116,7 +116,11 @@ async def test_jobs_in_an_object_store_are_named_and_forgotten_and_one_that_cann
         for file, place, told in (
             (known.file, url, r"Left of 2 jobs \(c, d\)"),
             (none, url, r"Left of 2 jobs \(c, d\)"),
-            (known.file, unknown, r"Of other jobs there may be some: the store nothing-has-this://store cannot be listed"),
+            (
+                known.file,
+                unknown,
+                r"Of other jobs there may be some: the store nothing-has-this://store cannot be listed",
+            ),
         ):
             with pytest.raises(ForeignStore, match=told):
                 await make(server.url, server.login(), SETTINGS, KnownStreams(file, (place,)))

@@ -38,9 +38,7 @@ class CheckpointFlushed(Message):
     """Bytes of all checkpoints of the job that the store keeps now, this one included. None: not told."""
 
 
-example(
-    CheckpointFlushed(job=JOB, checkpoint=CHECKPOINT, took_s=4.7, stored_bytes=CHECKPOINT.size_bytes + 96_468_992)
-)
+example(CheckpointFlushed(job=JOB, checkpoint=CHECKPOINT, took_s=4.7, stored_bytes=CHECKPOINT.size_bytes + 96_468_992))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

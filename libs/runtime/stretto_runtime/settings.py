@@ -258,7 +258,10 @@ class KeptSettings(Settings):
     """
 
     kept_pods_days: float = Field(
-        EVENTS_KEPT_S / DAY_S, ge=1, le=DAYS_MAX, description="days after which folders of ended pods, and their logs, go"
+        EVENTS_KEPT_S / DAY_S,
+        ge=1,
+        le=DAYS_MAX,
+        description="days after which folders of ended pods, and their logs, go",
     )
     kept_spans_days: float = Field(
         EVENTS_KEPT_S / DAY_S, ge=1, le=DAYS_MAX, description="days after which spans of ended jobs go"

@@ -296,6 +296,17 @@ def test_a_pod_that_cannot_run_yet_is_shown_with_its_reason() -> None:
     assert any("worker-9" in line and "pending: no-room" in line for line in lines)
 
 
+def test_a_job_that_has_just_begun_has_no_rate_yet() -> None:
+    found = document(view())
+    new = {**found, "throughput": [], "progress": {**found["progress"], "samples_per_s": 0.0, "stalled_since_s": None}}
+    told = "".join(shown(watch.dashboard(new, 100, 40), 100))
+    assert "the first samples are trained; no rate yet" in told
+    assert " 0/s" not in told
+    listed = adapter_of(JobSummary).dump_python(summary(view(), 0.0), mode="json")
+    (_, line) = shown(render.jobs([{**listed, "samples_per_s": 0.0, "stalled_since_s": None}], 100), 100)
+    assert line.split()[-1] == "…"
+
+
 def test_teams_are_listed_where_there_are_any() -> None:
     listed = [adapter_of(type(line)).dump_python(line, mode="json") for line in (summary(view(), 0.0),)]
     assert "team" not in "".join(shown(render.jobs(listed), 100))

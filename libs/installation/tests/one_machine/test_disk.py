@@ -49,7 +49,10 @@ def test_each_kind_of_folder_has_its_own_age(tmp_path: Path) -> None:
     for kinds in ((PODS,), (PODS, SPANS), KINDS):
         before_s = {kind: ages[kind] + (1 if kind == kinds[-1] else 0) for kind in kinds}
         chosen = removable(folders(tmp_path), {"ended": 600.0, "live": None}, (), before_s)
-        assert [each.kind for each in chosen if each.job == "ended"] == [PODS, *([SPANS] if kinds == (PODS, SPANS) else [])]
+        assert [each.kind for each in chosen if each.job == "ended"] == [
+            PODS,
+            *([SPANS] if kinds == (PODS, SPANS) else []),
+        ]
 
 
 def test_a_folder_of_no_known_job_goes_from_a_store_only_if_it_is_named_and_has_checkpoints(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ class Read:
 
 
 class PodLogs:
-    """The logs of an installation's pods. ``store``: URL of its store; empty: nothing is kept. ``kept_s``: for how long."""
+    """The logs of an installation's pods. ``store``: URL of its store; empty: nothing is kept. ``kept_s``: how long."""
 
     def __init__(self, backend: Backend, store: str, kept_s: float) -> None:
         self._backend = backend
