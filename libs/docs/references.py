@@ -44,6 +44,7 @@ from stretto_runtime.settings import (
     AllowedSettings,
     ClusterSettings,
     ExtendedSettings,
+    KeptSettings,
     Settings,
     StoreSettings,
     TeamsSettings,
@@ -58,7 +59,7 @@ PAGES = HERE / "pages"
 RUNBOOK = "charts/runbook"
 OURS_ELSEWHERE = ("demo", "chaos")
 """Commands of stretto-drills, which the environment of development has."""
-SHARED_SETTINGS = (AllowedSettings, ExtendedSettings, ClusterSettings, StoreSettings, TeamsSettings)
+SHARED_SETTINGS = (AllowedSettings, ExtendedSettings, ClusterSettings, StoreSettings, TeamsSettings, KeptSettings)
 """Settings that several services read, the narrower ones first."""
 MARKUP = re.compile(r"\[/?(?:bold|dim|italic)\]")
 PATH = re.compile(r"\b(?:libs|services|charts|compose|proto)/[\w./-]*?(\w+\.md)\b")

@@ -89,6 +89,8 @@ export interface CheckpointFlushed {
   checkpoint: CheckpointRef;
   took_s: number;
   best?: boolean;
+  /** Bytes of all checkpoints of the job that the store keeps now, this one included. None: not told. */
+  stored_bytes?: number | null;
 }
 
 /** A complete checkpoint: model parameters and ledger state of one instant. */
@@ -1130,7 +1132,7 @@ export interface ShardRequeued {
 
 /** Why a finished job is not just finished. ``words`` follow its state, ``detail`` is reason, place and remedy. */
 export interface Shortfall {
-  kind: "given-up" | "not-stored" | "not-evaluated" | "no-data-workers" | "trained-again" | "stopped-early";
+  kind: "given-up" | "not-stored" | "not-evaluated" | "no-data-workers" | "trained-again" | "no-export" | "stopped-early";
   words: string;
   detail: string;
   /** The job's result lacks something. False: it has all, and only took longer to get. */

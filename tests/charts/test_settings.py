@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from stretto_actuator.pod.spec import inherited
 from stretto_core.model.teams import TeamQuota
+from stretto_installation.__main__ import parser
 from stretto_installation.settings import StreamsSettings
 from stretto_runtime import Settings
 from stretto_wire.policy.allowed import Allowed
@@ -87,6 +88,43 @@ class TestTheProvisionJob:
         assert told.external_credentials == Path("/run/external")
         assert (told.events_kept_s, told.audit_kept_s) == (8 * 86400, 400 * 86400)
         assert (told.telemetry_kept_s, told.dead_letters_kept_s) == (3600, 30 * 86400)
+
+    @pytest.mark.parametrize(
+        ("values", "arguments", "mounts"),
+        [
+            ({"store": {"url": "s3://b/s", "claim": ""}}, [], {}),
+            (
+                {},
+                ["--known=/checkpoints/.streams/streams.json", "--jobs=/checkpoints"],
+                {"/checkpoints": ("store", False)},
+            ),
+            (
+                {"provision": {"knownClaim": "note", "forget": True}},
+                ["--known=/known/streams.json", "--jobs=/checkpoints", "--forget"],
+                {"/known": ("note", False), "/checkpoints": ("store", True)},
+            ),
+            (
+                {"store": {"url": "s3://b/s", "claim": ""}, "provision": {"knownClaim": "note"}},
+                ["--known=/known/streams.json"],
+                {"/known": ("note", False)},
+            ),
+        ],
+    )
+    def test_notes_the_streams_where_there_is_a_claim(
+        self, values: dict[str, Any], arguments: list[str], mounts: dict[str, tuple[str, bool]]
+    ) -> None:
+        spec = pod_of(workload(merged(EVERYTHING, values), "provision"))["spec"]
+        (container,) = spec["containers"]
+        given = container.get("args", [])
+        assert given == (["provision", *arguments] if arguments else [])
+        parser().parse_args(given)
+        claims = {each["name"]: each["persistentVolumeClaim"]["claimName"] for each in spec["volumes"] if len(each) == 2
+                  and "persistentVolumeClaim" in each}  # fmt: skip
+        assert mounts == {
+            each["mountPath"]: (claims[each["name"]], each.get("readOnly", False))
+            for each in container["volumeMounts"]
+            if each["name"] in claims
+        }
 
     def test_runs_before_the_services(self) -> None:
         hook = workload({}, "provision")["metadata"]["annotations"]["helm.sh/hook"]

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 from flipped_bits import blocks, cut, flip
+from hypothesis import given
+from hypothesis import strategies as st
 from runtime_counting import add
 from runtime_live import connect
-from stretto_bus import ordered_consumer
-from stretto_bus.damage import Damage, find_damage
+from stretto_bus import damage, ordered_consumer
+from stretto_bus.damage import Count, Damage, find_damage, without
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import OrderedConsumer, scan
 from stretto_installation.provision import provision
@@ -75,6 +77,59 @@ async def test_damage_is_named_by_stream_sequence_subject_and_job(
     finally:
         await client.close()
         server.stop()
+
+
+async def test_damage_beyond_the_subjects_that_are_named_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(damage, "SUBJECTS_MOST", 3)
+    jobs = [f"a{number}" for number in (4, 7, 19, 20, 29)]
+
+    def change(file: Path) -> None:
+        for job in jobs:
+            flip(file, f".job-cancelled.{job}".encode())
+
+    server = await damaged(tmp_path, STREAM, change)
+    client = await connect(server)
+    try:
+        seen = await find_damage(client.bus, STREAM)
+        assert seen is not None
+        assert (len(seen.subjects), seen.others, seen.messages) == (3, (2, 2), 5)
+        assert seen.spans == ((5, 5), (8, 8), (20, 21), (30, 30))
+        assert str(seen).endswith(" and 2 more")
+    finally:
+        await client.close()
+        server.stop()
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.sampled_from([-1, 1, 3]), st.sampled_from([0, 2, 4, 9]), st.booleans())),
+)
+def test_expiry_neither_looks_like_damage_nor_hides_it(messages: list[tuple[bool, int, int, bool]]) -> None:
+    """Model: a subject is counted at 0, read at 1 to 3 and counted at 4; what came until then is read to its end.
+
+    Each message is sound or not, stored and expiring at some time, and those stored before 0 come before or after the
+    time 2 of their expiry.
+    """
+    alive = [(sound, stored_s, gone_s, early) for sound, stored_s, gone_s, early in messages if gone_s > stored_s]
+    before = sum(stored_s <= 0 < gone_s for _, stored_s, gone_s, _ in alive)
+    after = sum(gone_s > 4 for _, _, gone_s, _ in alive)
+    read_s = [max(stored_s, 1 if early else 3) for _, stored_s, _, early in alive]
+    came = [each for each, at_s in zip(alive, read_s, strict=True) if each[0] and each[2] > at_s]
+    count = Count(before, after, len(came), sum(stored_s > 0 for _, stored_s, _, _ in came))
+    lost = sum(not sound and gone_s > 4 for sound, _, gone_s, _ in alive)
+    assert count.missing <= lost <= count.missing_at_most
+    if all(gone_s > 4 for _, _, gone_s, _ in alive):
+        assert count.missing == lost == count.missing_at_most
+
+
+@given(st.sets(st.integers(1, 30)), st.sets(st.integers(1, 30)))
+def test_spans_without_others_are_those_of_the_sequences(some: set[int], others: set[int]) -> None:
+    def spans(numbers: set[int]) -> list[tuple[int, int]]:
+        begins = sorted(number for number in numbers if number - 1 not in numbers)
+        return [(begin, next(n for n in range(begin, 99) if n + 1 not in numbers)) for begin in begins]
+
+    assert without(spans(some), spans(others)) == spans(some - others)
 
 
 async def test_a_reader_gets_everything_else_and_does_not_wait_for_what_cannot_be_read(

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.text import Text
@@ -26,7 +26,7 @@ from .options import check_environment, complaints
 from .terminal import json_text, write_to_any_terminal
 
 ROOMS = {
-    **dict.fromkeys(("up", "down", "status", "backup", "restore", "clean"), "installation"),
+    **dict.fromkeys(("up", "down", "status", "version", "backup", "restore", "clean"), "installation"),
     **dict.fromkeys(("init", "check", "explain-graph", "run", "schema", "export"), "model"),
     **dict.fromkeys(("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "data"), "jobs"),
     **dict.fromkeys(("audit", "audit-log", "console", "watch", "explain", "events", "trace", "replay"), "views"),
@@ -95,6 +95,9 @@ class _Group(TyperGroup):
             self.commands.update((name, load(name)) for name in self.list_commands(ctx) if name not in self.commands)
         return super().get_command(ctx, cmd_name)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, ["version", *args[1:]] if args[:1] == ["--version"] else args)
+
     def main(self, *args: Any, **extra: Any) -> Any:
         write_to_any_terminal()
         try:
@@ -162,8 +165,11 @@ app = typer.Typer(
 
 
 @app.callback()
-def stretto() -> None:
-    """Take no options before the command."""
+def stretto(
+    version: Annotated[bool, typer.Option("--version", help="The same as the command version.")] = False,
+) -> None:
+    """Take no other options before the command."""
+    del version  # it has become the command
 
 
 if __name__ == "__main__":

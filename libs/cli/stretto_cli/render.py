@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from stretto_client import figures
 from stretto_client.protocol.events import Event
-from stretto_messages.base import DEFAULT_TEAM
+from stretto_messages.base import DEFAULT_TEAM, counted
 
 from .options import console
 
@@ -55,7 +56,9 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
         return Text(f"no jobs yet; submit one with `stretto submit job.yaml{options}`", style="dim")
     teamed = ("team",) if any(job["team"] != DEFAULT_TEAM for job in found) else ()
     dated = ("submitted",) if width >= WIDTH_WITH_TIMES else ()
-    made = table("job", *teamed, "state", *dated, "plan", "done", "speed", right=("done", "speed"))
+    stored = ("disk",) if any(job["stored_bytes"] for job in found) else ()
+    right = ("done", "speed", *stored)
+    made = table("job", *teamed, "state", *dated, "plan", *right, right=right)
     remarks: list[RenderableType] = []
     for job in found:
         share = job["samples_done"] / job["samples_total"] if job["samples_total"] else 0.0
@@ -67,13 +70,31 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
             *([figures.clock(job["submitted_at_s"])] if dated else []),
             f"v{job['plan_version']} {figures.short_plan(job['plan'])}" if job["plan"] else "–",
             f"{share:.0%}",
-            figures.short_rate(job["samples_per_s"]) if job["status"] == "training" else "–",
+            _speed(job),
+            *([figures.size(job["stored_bytes"])] if stored else []),
         )
         if since_s is not None:
             remarks.append(Text(f"{job['name']}: no sample since {figures.clock(since_s)}", style="red"))
         elif job["reason"]:
             remarks.append(Text(f"{job['name']}: {job['reason']}", style="dim" if job["complete"] else "red"))
-    return Group(made, *remarks[-REMARKS_SHOWN:])
+    return Group(made, *_stored_by_team(found, bool(teamed)), *remarks[-REMARKS_SHOWN:])
+
+
+def _speed(job: Json) -> str:
+    """Return the rate of a job that trains; just after its start there is none yet."""
+    if job["status"] != "training":
+        return "–"
+    is_new = not job["samples_per_s"] and job["stalled_since_s"] is None
+    return "…" if is_new else figures.short_rate(job["samples_per_s"])
+
+
+def _stored_by_team(found: list[Json], teamed: bool) -> list[RenderableType]:
+    """Return what the checkpoints of each team take in the store, in a line."""
+    teams = Counter[str]()
+    for job in found:
+        teams[job["team"]] += job["stored_bytes"] or 0
+    told = ", ".join(f"team {team} {figures.size(size)}" for team, size in teams.most_common())
+    return [Text(f"checkpoints in the store: {told}", style="dim")] if teamed and any(teams.values()) else []
 
 
 def stalled(since_s: float | None) -> str:
@@ -168,15 +189,15 @@ def _last_line(detail: str) -> str:
 
 
 _GISTS: dict[str, Any] = {
-    "job-submitted": lambda d: f"{d['spec']['model']['entry']}, {d['spec']['dataset']['samples']:,} samples",
+    "job-submitted": lambda d: f"{d['spec']['model']['entry']}, {counted(d['spec']['dataset']['samples'], 'sample')}",
     "job-cancelled": lambda d: d["reason"],
     "job-failed": lambda d: d["reason"],
     "data-arrived": lambda d: ", ".join(
-        [*(f"{p['name']}: {p['samples']:,} samples" for p in d["partitions"]), *["closed"] * d["closed"]]
+        [*(f"{p['name']}: {counted(p['samples'], 'sample')}" for p in d["partitions"]), *["closed"] * d["closed"]]
     ),
     "evaluation-measured": lambda d: f"at {d['samples_done']:,} samples: {quality(d['evaluation'])}",
     "job-progressed": lambda d: f"{d['samples_done']:,} of {d['samples_total']:,}, {figures.rate(d['samples_per_s'])}",
-    "job-completed": lambda d: f"{d['samples']:,} samples",
+    "job-completed": lambda d: f"{counted(d['samples'], 'sample')}",
     "job-finished": lambda d: (
         f"{d['samples_applied']:,} applied, {d['samples_lost']} lost, {d['samples_repeated']} repeated"
         + "".join(f"; {one['words']}" for one in d.get("shortfalls", ()))
@@ -184,7 +205,7 @@ _GISTS: dict[str, Any] = {
     "profile-measured": lambda d: (
         f"plan v{d['plan_version']} {figures.rate(d['throughput'])}, step {figures.seconds(d['step_time_s'])}"
     ),
-    "model-fitted": lambda d: f"{d['form']}, RMSLE {d['rmsle']:.3f}, {d['configurations']} configurations",
+    "model-fitted": lambda d: f"{d['form']}, RMSLE {d['rmsle']:.3f}, {counted(d['configurations'], 'configuration')}",
     "history-matched": lambda d: ", ".join(f"{m['job']} {m['similarity']:.2f}" for m in d["matches"]),
     "history-recorded": lambda d: f"{figures.short_plan(d['plan'])}, {figures.rate(d['throughput'])}",
     "plan-proposed": lambda d: f"{d['kind']}: {figures.short_plan(d['plan'])}; {_first(d['reasons'])}",
@@ -211,7 +232,7 @@ _GISTS: dict[str, Any] = {
     ),
     "pod-resized": lambda d: f"{d['pod']} {figures.cores(d['cpu_cores'])}, {figures.size(d['memory_bytes'])}",
     "migration-started": lambda d: (
-        f"{d['buckets']} buckets {','.join(d['sources'])} → {','.join(d['destinations'])} ({d['cause']})"
+        f"{counted(d['buckets'], 'bucket')} {','.join(d['sources'])} → {','.join(d['destinations'])} ({d['cause']})"
     ),
     "migration-finished": lambda d: (
         f"{figures.size(d['moved_bytes'])} in {figures.seconds(d['took_s'])}, "
@@ -232,13 +253,15 @@ _GISTS: dict[str, Any] = {
         f"{d['checkpoint']['id']} {figures.size(d['checkpoint']['size_bytes'])}, pause {figures.seconds(d['pause_s'])}"
     ),
     "checkpoint-flushed": lambda d: f"{d['checkpoint']['id']} → {d['checkpoint']['url']}",
-    "checkpoint-restored": lambda d: f"{d['checkpoint']['id']} on {d['ps']} parameter servers",
+    "checkpoint-restored": lambda d: f"{d['checkpoint']['id']} on {counted(d['ps'], 'parameter server')}",
     "columns-restored": lambda d: (
-        f"{d['columns']} columns of {d['checkpoint']['id']}, {figures.size(d['size_bytes'])} in "
+        f"{counted(d['columns'], 'column')} of {d['checkpoint']['id']}, {figures.size(d['size_bytes'])} in "
         f"{figures.seconds(d['took_s'])}"
     ),
     "recomputation-decided": lambda d: (
-        f"{d['samples']:,} samples of {d['shards']} shards again" if d["granted"] else f"not possible: {d['reason']}"
+        f"{counted(d['samples'], 'sample')} of {counted(d['shards'], 'shard')} again"
+        if d["granted"]
+        else f"not possible: {d['reason']}"
     ),
     "checkpoint-failed": lambda d: f"{d['id']}: {d['reason']}",
     "oom-forecast": lambda d: f"{d['action']}: {d['reason']}",

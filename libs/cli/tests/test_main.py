@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, version
+from pathlib import Path
 
 import pytest
 import typer.testing
+from installed_gateway import Installed
 from stretto_cli import main
 from stretto_cli.main import COMMANDS, OURS_ELSEWHERE, app, load
 from typer.main import get_command, get_group
@@ -71,6 +74,20 @@ def test_a_command_loads_what_it_needs_and_no_more() -> None:
     told = f"{program}; print([name for name in ('numpy', 'scipy', 'fastapi', 'nats') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("words", [["--version"], ["version"]])
+def test_the_version_is_told_with_and_without_a_gateway(
+    words: list[str], installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = version("stretto-cli")
+    monkeypatch.chdir(tmp_path)
+    alone = CliRunner().invoke(app, words)
+    assert (alone.exit_code, alone.stdout.startswith(f"stretto {own}, no gateway: ")) == (0, True)
+    assert json.loads(CliRunner().invoke(app, [*words, "-o", "json"]).stdout)["gateway"] is None
+    assert installed.stretto(*words).stdout == f"stretto {own}, gateway {version('stretto-gateway')}\n"
+    told = json.loads(installed.stretto(*words, "-o", "json").stdout)
+    assert told == {"command": own, "gateway": version("stretto-gateway"), "why": None}
 
 
 def test_the_help_tells_the_exit_statuses() -> None:

@@ -46,6 +46,7 @@ class Documents:
     checkpoint = _answered(operations.checkpoint)
     scale = _answered(operations.scale)
     data = _answered(operations.add_data)
+    me = _answered(operations.me)
     status = _answered(operations.status)
     alerts = _answered(operations.alerts)
 

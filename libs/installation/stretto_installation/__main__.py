@@ -28,7 +28,7 @@ from .access.keys import EXTERNAL, SERVER, TRUST_FILE, Keys
 from .access.permissions import EXTERNAL_STREAM
 from .backup import EXPIRED, UNREADABLE, read_back, restore, take
 from .errors import BackupError, InstallationError
-from .known_streams import NOT_FOUND, KnownStreams, jobs_in, named
+from .known_streams import NOT_FOUND, KnownStreams, named
 from .provision import keeper_files, make, streams
 from .server import scratch
 from .settings import StreamsSettings
@@ -113,8 +113,8 @@ def known_streams(given: argparse.Namespace, *, forget: bool) -> KnownStreams | 
     """Return what is known of the streams, if the arguments name a file for it."""
     if given.known is None:
         return None
-    jobs = jobs_in(given.jobs) if given.jobs is not None else frozenset[str]()
-    return KnownStreams(given.known, jobs, forget, "provision --forget")
+    jobs = given.jobs if given.jobs is None or "://" in given.jobs else Path(given.jobs)
+    return KnownStreams(given.known, () if jobs is None else (jobs,), forget, "provision --forget")
 
 
 async def put_back(folder: Path, replace: bool, settings: StreamsSettings, known: KnownStreams | None = None) -> None:
@@ -182,8 +182,8 @@ def parser() -> argparse.ArgumentParser:
     for each in (making, back):
         each.add_argument("--known", type=Path, metavar="FILE", help="notes the streams, so that a store that lacks "
                           "some of them is refused; keep it outside the store")  # fmt: skip
-        each.add_argument("--jobs", type=Path, metavar="FOLDER", help="holds a folder of checkpoints for each job, "
-                          "whose names are not given again once the streams know them no more")  # fmt: skip
+        each.add_argument("--jobs", metavar="PLACE", help="folder or URL (with stretto-wire[stores]) of a store, with a "
+                          "folder of checkpoints for each job; their names are not given again once the streams know them no more")  # fmt: skip
     return main
 
 

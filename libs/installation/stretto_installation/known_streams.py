@@ -7,6 +7,7 @@ server has surely synced it, so that a loss of power, which may cost the last mi
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -19,9 +20,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from stretto_bus.bus import Bus
 from stretto_bus.damage import subject_counts
 from stretto_bus.faults import BusFault
-from stretto_messages.base import JOB_PATTERN
+from stretto_messages.base import JOB_PATTERN, counted
 from stretto_runtime.spent_names import KEPT, spend
 from stretto_wire.contract.registry import STATE, STREAM
+from stretto_wire.stores.filesystems import open_store
 
 from .access.keys import sync, write_private
 from .errors import ForeignStore, InstallationError
@@ -58,14 +60,15 @@ class Extent:
 
 @dataclass(frozen=True, slots=True)
 class KnownStreams:
-    """The note of an installation's streams in ``file``, and the ``jobs`` whose pods or checkpoints are there.
+    """The note of an installation's streams in ``file``, and the ``places`` that have a folder for each job: folders,
+    and URLs of stores.
 
     ``forget``: the store is taken as it is, and the names of those jobs that it does not know are never given again.
     ``again``: the command that says so.
     """
 
     file: Path
-    jobs: frozenset[str] = frozenset()
+    places: tuple[Path | str, ...] = ()
     forget: bool = False
     again: str = "stretto up --forget"
 
@@ -87,18 +90,27 @@ class KnownStreams:
 
         Raises:
             ForeignStore: the store lacks what was noted, or has no streams although jobs have left files.
+            InstallationError: it is to be taken as it is, and which jobs are to be forgotten cannot be listed.
             BusFault: the server refused.
         """
-        lacks = lacking(self.read(), await extents(bus, names), bool(self.jobs))
-        if lacks and not self.forget:
-            raise ForeignStore(self._refusal(lacks))
+        if self.forget:
+            await self._jobs_to_forget()
+            return
+        known, found = self.read(), await extents(bus, names)
+        lacks = lacking(known, found) if found else ["there is no stream"]
+        if not lacks:
+            return
+        jobs, unlisted = await asyncio.to_thread(jobs_in, *self.places)  # of many jobs it takes a while
+        if known or jobs:  # a store that was never noted has its past in the files of its jobs alone
+            raise ForeignStore(self._refusal(lacks, jobs, unlisted))
 
     async def settle(self, bus: Bus, names: Collection[str], rest_s: float, now_s: float) -> list[str]:
         """Note the streams as they are now, after they were made; returns the jobs that are forgotten.
 
-        ``rest_s``: messages that are older are surely on the server's disk. Raises BusFault, DamagedNames, OSError.
+        ``rest_s``: messages that are older are surely on the server's disk. Raises BusFault, DamagedNames, OSError,
+        InstallationError.
         """
-        forgotten = sorted(await unknown_jobs(bus, self.jobs)) if self.forget else []
+        forgotten = sorted(await unknown_jobs(bus, await self._jobs_to_forget())) if self.forget else []
         await spend(bus, forgotten)
         before = {} if self.forget else self.read()
         found = await extents(bus, names)
@@ -115,11 +127,21 @@ class KnownStreams:
             self._write(after)
 
     def _write(self, streams: dict[str, KnownStream]) -> None:
+        self.file.parent.mkdir(mode=0o700, exist_ok=True)
         write_private(self.file, _Document(streams=streams).model_dump_json(indent=1) + "\n")
         sync([self.file, self.file.parent])
 
-    def _refusal(self, lacks: list[str]) -> str:
-        left = f"Left of {named(self.jobs)} are pods or checkpoints. " if self.jobs else ""
+    async def _jobs_to_forget(self) -> frozenset[str]:
+        jobs, unlisted = await asyncio.to_thread(jobs_in, *self.places)
+        if unlisted:
+            raise InstallationError(
+                f"{'; '.join(unlisted)}: the names of jobs that are forgotten could be given again; mend the store first"
+            )
+        return jobs
+
+    def _refusal(self, lacks: list[str], jobs: frozenset[str], unlisted: list[str]) -> str:
+        left = f"Left of {named(jobs)} are pods or checkpoints. " if jobs else ""
+        left += "".join(f"Of other jobs there may be some: {each}. " for each in unlisted)
         return (
             f"the bus lacks what this installation has had: {'; '.join(lacks)}. Its store is empty, damaged, older, or "
             f"another's; nothing serves, and nothing was changed. {left}Put the right store back (the log of "
@@ -129,27 +151,38 @@ class KnownStreams:
         )
 
 
-def jobs_in(*folders: Path) -> frozenset[str]:
-    """Return the jobs that have a folder in one of the ``folders``, each of which may be missing."""
-    found: set[str] = set()
-    for folder in folders:
-        with contextlib.suppress(OSError):
-            found |= {each.name for each in folder.iterdir() if re.fullmatch(JOB_PATTERN, each.name) and each.is_dir()}
-    return frozenset(found)
+def jobs_in(*places: Path | str) -> tuple[frozenset[str], list[str]]:
+    """Return the jobs that have a folder in one of the ``places``, and why a store cannot be listed.
+
+    A place may be missing; a URL is that of a store.
+    """
+    found, unlisted = set[str](), list[str]()
+    for place in places:
+        if isinstance(place, Path):
+            with contextlib.suppress(OSError):
+                found |= {each.name for each in place.iterdir() if each.is_dir()}
+            continue
+        try:
+            filesystem, path = open_store(place)
+            found |= {
+                each["name"].rstrip("/").rpartition("/")[2]
+                for each in (filesystem.ls(path, detail=True) if filesystem.exists(path) else ())
+                if each["type"] == "directory"
+            }
+        except Exception as error:  # whatever a file system raises
+            unlisted.append(f"the store {place} cannot be listed ({type(error).__name__}: {error})")
+    return frozenset(name for name in found if re.fullmatch(JOB_PATTERN, name)), unlisted
 
 
 def named(jobs: Collection[str]) -> str:
     """Name some jobs of many."""
     first = sorted(jobs)[:NAMED]
     more = f" and {len(jobs) - NAMED:,} more" if len(jobs) > NAMED else ""
-    return f"{len(jobs):,} job{'' if len(jobs) == 1 else 's'} ({', '.join(first)}{more})"
+    return f"{counted(len(jobs), 'job')} ({', '.join(first)}{more})"
 
 
-def lacking(known: Mapping[str, KnownStream], found: Mapping[str, Extent], has_jobs: bool) -> list[str]:
-    """Return what the streams ``found`` lack of the known ones, in words. A store that was never noted has its past in
-    the files of its jobs alone."""
-    if not found and (known or has_jobs):
-        return ["there is no stream"]
+def lacking(known: Mapping[str, KnownStream], found: Mapping[str, Extent]) -> list[str]:
+    """Return what the streams ``found`` lack of the known ones, in words."""
     lacks: list[str] = []
     for name, then in known.items():
         now = found.get(name)

@@ -13,7 +13,7 @@ from installation_backups import NAMES
 from runtime_counting import submission
 from stretto_bus import Client
 from stretto_installation.errors import ForeignStore, InstallationError, NotRunning
-from stretto_installation.known_streams import KnownStreams, extents, jobs_in
+from stretto_installation.known_streams import KnownStreams, extents
 from stretto_installation.one_machine import supervisor
 from stretto_installation.one_machine.programs import StartOptions
 from stretto_installation.one_machine.state import read_state
@@ -23,6 +23,7 @@ from stretto_installation.server import STORE, EmbeddedServer
 from stretto_installation.settings import StreamsSettings
 from stretto_runtime.spent_names import SpentNames, spent_shards
 from stretto_wire.contract.registry import STREAM
+from stretto_wire.stores.filesystems import open_store
 
 SETTINGS = StreamsSettings()
 
@@ -52,7 +53,7 @@ async def known(tmp_path: Path) -> KnownStreams:
         KnownStreams(file).note(await extents(client.bus, NAMES))
     for job in ("a", "b", ".logs"):
         (tmp_path / "checkpoints" / job).mkdir(parents=True)
-    return KnownStreams(file, jobs_in(tmp_path / "checkpoints", tmp_path / "no-pods"))
+    return KnownStreams(file, (tmp_path / "checkpoints", tmp_path / "no-pods"))
 
 
 def wiped(folder: Path) -> None:
@@ -95,11 +96,42 @@ async def test_a_store_that_lacks_streams_is_refused_unchanged_and_taken_by_requ
         with pytest.raises(ForeignStore, match=rf"{lacking}.*2 jobs \(a, b\).*stretto restore.*stretto up --forget"):
             await make(server.url, server.login(), SETTINGS, known)
         assert await extents(client.bus, NAMES) == before
-        deliberate = KnownStreams(known.file, known.jobs, forget=True)
+        deliberate = KnownStreams(known.file, known.places, forget=True)
         assert await make(server.url, server.login(), SETTINGS, deliberate) == lost
         spent = SpentNames(await spent_shards(client.bus))
         assert [job for job in ("a", "b") if job in spent] == lost
         assert await make(server.url, server.login(), SETTINGS, known) == []
+
+
+async def test_jobs_in_an_object_store_are_named_and_forgotten_and_one_that_cannot_be_listed_is_told(
+    known: KnownStreams, tmp_path: Path
+) -> None:
+    """Method: the store that fsspec keeps in memory, which has no folders but those of its files, as object stores."""
+    store, _ = open_store("memory://store")
+    for name in ("c/c-000001/manifest.json", "c/c-000001/ps-0", "d/d-000001/manifest.json", ".logs/c/ps-0.log", "file"):
+        store.pipe_file(f"/store/{name}", b"")
+    shutil.rmtree(tmp_path / "nats")
+    url, unknown, none = "memory://store", "nothing-has-this://store", tmp_path / "none.json"
+    async with serving(tmp_path / "nats") as (server, client):
+        for file, place, told in (
+            (known.file, url, r"Left of 2 jobs \(c, d\)"),
+            (none, url, r"Left of 2 jobs \(c, d\)"),
+            (
+                known.file,
+                unknown,
+                r"Of other jobs there may be some: the store nothing-has-this://store cannot be listed",
+            ),
+        ):
+            with pytest.raises(ForeignStore, match=told):
+                await make(server.url, server.login(), SETTINGS, KnownStreams(file, (place,)))
+        with pytest.raises(InstallationError, match=r"cannot be listed .* could be given again; mend the store first"):
+            await make(server.url, server.login(), SETTINGS, KnownStreams(known.file, (unknown,), forget=True))
+        assert await extents(client.bus, NAMES) == {}
+        assert await make(server.url, server.login(), SETTINGS, KnownStreams(none, (url,), forget=True)) == ["c", "d"]
+        spent = SpentNames(await spent_shards(client.bus))
+        assert all(job in spent for job in ("c", "d"))
+    async with serving(tmp_path / "new") as (server, _):
+        assert await make(server.url, server.login(), SETTINGS, KnownStreams(tmp_path / "new.json", (unknown,))) == []
 
 
 async def test_the_streams_of_another_installation_are_refused(known: KnownStreams, tmp_path: Path) -> None:

@@ -78,6 +78,11 @@ Money = Annotated[float, Ge(0), Le(10**12)]
 Fraction = Annotated[float, Ge(0), Le(1)]
 
 
+def counted(number: int, noun: str, many: str = "") -> str:
+    """Return a number with its noun: 1 file, 2,000 files. ``many``: the plural, unless an s makes it."""
+    return f"{number:,} {noun if number == 1 else many or f'{noun}s'}"
+
+
 def bounded(text: str) -> str:
     """Cut a text to the length that ``Text`` allows: a reason that is too long must not cost the message."""
     return text[:TEXT_MAX]

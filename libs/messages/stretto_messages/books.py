@@ -98,7 +98,9 @@ class GivenUp(Record):
 class Shortfall(Record):
     """Why a finished job is not just finished. ``words`` follow its state, ``detail`` is reason, place and remedy."""
 
-    kind: Literal["given-up", "not-stored", "not-evaluated", "no-data-workers", "trained-again", "stopped-early"]
+    kind: Literal[
+        "given-up", "not-stored", "not-evaluated", "no-data-workers", "trained-again", "no-export", "stopped-early"
+    ]
     words: Annotated[str, MaxLen(100)]
     detail: Text
     lacking: bool

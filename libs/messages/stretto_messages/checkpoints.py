@@ -38,9 +38,11 @@ class CheckpointFlushed(Message):
     checkpoint: CheckpointRef
     took_s: Seconds
     best: bool = False
+    stored_bytes: Bytes | None = None
+    """Bytes of all checkpoints of the job that the store keeps now, this one included. None: not told."""
 
 
-example(CheckpointFlushed(job=JOB, checkpoint=CHECKPOINT, took_s=4.7))
+example(CheckpointFlushed(job=JOB, checkpoint=CHECKPOINT, took_s=4.7, stored_bytes=CHECKPOINT.size_bytes + 96_468_992))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

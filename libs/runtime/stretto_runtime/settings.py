@@ -23,7 +23,7 @@ from stretto_bus.login import Login, redacted
 from stretto_core.model.teams import OTHERS, Quotas, TeamQuota
 from stretto_messages.base import JOB_PATTERN
 from stretto_messages.values import Resources, extended_of
-from stretto_wire.contract.registry import USERS
+from stretto_wire.contract.registry import EVENTS_KEPT_S, USERS
 from stretto_wire.findings import findings_of
 from stretto_wire.jobspec.extended import OfCluster
 from stretto_wire.policy.allowed import Allowed, checked_folders, checked_images, entries_of
@@ -38,11 +38,12 @@ DAY_S = 24 * 3600
 EXTENDED_VARIABLE = f"{PREFIX}EXTENDED_RESOURCES"
 TEXTS = {str, SecretStr, Path, type(None)}
 Rules = TypeVar("Rules")
+DAYS_MAX = 36_500
 QUOTA_PATTERN = rf"^(\{OTHERS}|{JOB_PATTERN[1:-1]})$"
-ALLOWED, TEAMS, EXTENDED = "allowed", "teams", "extended"
-SHARED = frozenset({ALLOWED, TEAMS, EXTENDED})
-"""Begin the names of settings that several services read (:class:`AllowedSettings`, :class:`TeamsSettings`,
-:class:`ExtendedSettings`); the others pass over them."""
+ALLOWED, TEAMS, EXTENDED, KEPT = "allowed", "teams", "extended", "kept"
+SHARED = frozenset({ALLOWED, TEAMS, EXTENDED, KEPT})
+"""Begin the names of settings that several services or commands read (:class:`AllowedSettings`,
+:class:`TeamsSettings`, :class:`ExtendedSettings`, :class:`KeptSettings`); the others pass over them."""
 COMPONENTS = frozenset((*USERS, "streams", *SHARED, "cli", "trainer", "pod", "job", "demo"))
 
 
@@ -249,6 +250,29 @@ class StoreSettings(AllowedSettings):
     def store(self) -> str:
         """The installation's own store."""
         return self.store_url or f"file://{self.state_folder.resolve() / 'checkpoints'}"
+
+
+class KeptSettings(Settings):
+    """How long the files of ended jobs stay. Folders of pods with their logs, and spans, go by themselves; by `stretto
+    clean`, which reads the same ``STRETTO_KEPT_…`` from its own environment, all that are on its machine.
+    """
+
+    kept_pods_days: float = Field(
+        EVENTS_KEPT_S / DAY_S,
+        ge=1,
+        le=DAYS_MAX,
+        description="days after which folders of ended pods, and their logs, go",
+    )
+    kept_spans_days: float = Field(
+        EVENTS_KEPT_S / DAY_S, ge=1, le=DAYS_MAX, description="days after which spans of ended jobs go"
+    )
+    kept_checkpoints_days: float | None = Field(
+        None,
+        ge=1,
+        le=DAYS_MAX,
+        description="days after a job's end after which `stretto clean`, and nothing else, removes its checkpoints, the "
+        "final one too; none: only if it is told to",
+    )
 
 
 def images_folder(memory: Path, installation: Path, job: str) -> Path:

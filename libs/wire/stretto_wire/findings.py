@@ -22,6 +22,8 @@ Path = tuple[str | int, ...]
 Marks = Mapping[Path, tuple[int, int]]
 """Line and column, from 1, of the value at a path."""
 
+_SURELY_MEANT = 0.9
+"""Likeness of two names from which on one is taken for a slip of the other, wherever it stands."""
 _WHOLE_TYPES = frozenset({"int_type", "int_from_float", "int_parsing", "int_parsing_size"})
 _SCALARS = frozenset({"str", "int", "float", "bool"})
 _BOUNDS = ("ge", "gt", "le", "lt", "max_length", "pattern")
@@ -138,7 +140,7 @@ def _remedy(error: Any, path: Path, model: type[Any] | None) -> str:
     if kind == "json_invalid":
         return f"valid JSON: {context['error']}"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return _known_fields(str(path[-1]), _owner(path, model))
+        return _known_fields(str(path[-1]), _owner(path, model), model)
     if path and path[-1] == "[key]":
         return f"a name of the form {context['pattern']}" if "pattern" in context else "another name"
     if kind in ("model_type", "model_attributes_type", "dataclass_type") and not path:
@@ -156,13 +158,20 @@ def _remedy(error: Any, path: Path, model: type[Any] | None) -> str:
     return bounds.lstrip(", ") or str(error["msg"])
 
 
-def _known_fields(name: str, owner: type[Any] | None) -> str:
-    if owner is None:
-        return "no such field here"
+NO_SUCH_FIELD = "no such field here"
+
+
+def _known_fields(name: str, owner: type[Any] | None, model: type[Any] | None) -> str:
+    if owner is None or model is None:
+        return NO_SUCH_FIELD
+    elsewhere = _paths_of(model)
+    if not difflib.get_close_matches(name, _fields_of(owner), cutoff=_SURELY_MEANT):
+        for other in difflib.get_close_matches(name, elsewhere, n=1, cutoff=_SURELY_MEANT):
+            return f"{NO_SUCH_FIELD}; did you mean {elsewhere[other]}?"
     near = difflib.get_close_matches(name, _fields_of(owner), n=1, cutoff=0.6)
     if near:
-        return f"no such field here; did you mean {near[0]}?"
-    return f"no such field here; known are {', '.join(_fields_of(owner))}"
+        return f"{NO_SUCH_FIELD}; did you mean {near[0]}?"
+    return f"{NO_SUCH_FIELD}; known are {', '.join(_fields_of(owner))}"
 
 
 def _hint(kind: str, given: Any) -> str:
@@ -244,6 +253,19 @@ def _fields_of(model: type[Any]) -> Mapping[str, FieldInfo]:
     for field in fields(model):
         found[field.name] = info = FieldInfo.from_annotation(hints[field.name])
         info.description = described.get(field.name, {}).get("description")
+    return found
+
+
+@cache
+def _paths_of(model: type[Any]) -> Mapping[str, str]:
+    """Return the dotted path of each field at any depth by its last name; of two, the one that is less deep."""
+    found: dict[str, str] = {}
+    below: list[tuple[str, type[Any]]] = [("", model)]
+    for path, each in below:
+        for name, field in _fields_of(each).items():
+            found.setdefault(name, f"{path}{name}")
+            if _has_fields(inner := _bare(field.annotation)):
+                below.append((f"{path}{name}.", inner))
     return found
 
 

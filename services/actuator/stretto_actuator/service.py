@@ -20,6 +20,7 @@ from stretto_messages.actuator import GetPodLog, GetPodLogReply, GetServers, Ren
 from stretto_messages.base import TEXT_MAX, Message
 from stretto_runtime import Json, Meta, PartitionLost, Service, SettingsFault
 from stretto_runtime.process.store_check import StoreCheck
+from stretto_runtime.settings import DAY_S
 from stretto_wire.contract.submission import JobSubmitted
 
 from .backend import Backend, BackendError, PodStatus
@@ -80,7 +81,8 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
         self._ending: set[asyncio.Task[None]] = set()
         has_store = settings.backend == "local" or settings.store_url
         self._store = StoreCheck(settings.store) if has_store else None
-        self._pod_logs = PodLogs(self._backend, settings.store if has_store else "")
+        kept_s = settings.kept_pods_days * DAY_S
+        self._pod_logs = PodLogs(self._backend, settings.store if has_store else "", kept_s)
 
     @property
     def lacks(self) -> str:

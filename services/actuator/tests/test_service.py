@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from stretto_actuator.backend import BackendError, PodSpec
 from stretto_actuator.local.backend import LocalBackend
+from stretto_actuator.pod.logs import PodLogs
 from stretto_bus.ordered_consumer import read
 from stretto_messages.actuator import (
     GetPodLog,
@@ -137,6 +138,10 @@ async def test_the_log_of_a_pod_outlives_the_pod_and_the_actuator(stage: Any) ->
     await stage.start()
     log = await stage.client.call(GetPodLog(job="actuated", pod="worker-1", whole=True))
     assert (log.answer, log.part) == ("ok", kept.read_text())
+    made_s = kept.stat().st_mtime
+    for kept_s, stays in ((100.0, True), (98.0, False)):
+        await PodLogs(stage.backend, f"file://{stage.folder}/checkpoints", kept_s).clear(made_s + 99.0)
+        assert kept.exists() == stays
 
 
 async def test_worker_that_dies_while_nobody_watches_is_replaced(stage: Any) -> None:

@@ -78,3 +78,14 @@ def test_books_that_agree_are_not_called_exact_without_the_samples_that_were_giv
             console.print(shown(found))
         assert told.get().splitlines()[-1] == verdict
     assert "no column 'price'" in told.get()
+
+
+def test_the_books_of_a_job_that_trains_say_what_to_do_instead_of_an_error() -> None:
+    found = adapter_of(JobAudit).dump_python(job_audit.finished(*ended(), "training"), mode="json")
+    console = Console(width=160)
+    with console.capture() as told:
+        console.print(shown({**found, "quiet": False, "samples_in_flight": 1}))
+    assert told.get().splitlines()[-1] == (
+        "exact so far, with 1 sample in flight: it still trains. Audit again after its end, for which `stretto watch ctr` "
+        "waits"
+    )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from installed_gateway import Installed, write_spec
+from stretto_cli.commands.installation.clean import clean
 from stretto_wire import JobSpec, JobSubmitted
 
 from tests.waits import wait_until
@@ -43,3 +46,41 @@ def test_an_ended_job_is_cleaned_and_what_a_live_job_needs_stays(
     assert (installed.folder / "pods" / live).exists()
     assert (installed.folder / "checkpoints" / base[0]).exists()
     assert installed.stretto("cancel", live).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "gone"),
+    [
+        ({}, [], ["pods", "spans"]),
+        ({"PODS": "41"}, [], ["spans"]),
+        ({"SPANS": "41", "PODS": "41", "CHECKPOINTS": "39"}, [], ["checkpoints"]),
+        ({"CHECKPOINTS": "41"}, [], ["pods", "spans"]),
+        ({"CHECKPOINTS": "41", "PODS": "41", "SPANS": "41"}, ["--older-than", "39"], ["checkpoints", "pods", "spans"]),
+        ({"PODS": "41"}, ["--checkpoints"], ["spans"]),
+        ({}, ["--checkpoints"], ["checkpoints", "pods", "spans"]),
+        ({"CHECKPOINTS": "soon"}, [], None),
+        ({"CHECKPOINT": "9"}, [], None),
+    ],
+)
+def test_settings_say_after_how_many_days_what_goes(
+    installed: Installed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, str],
+    options: list[str],
+    gone: list[str] | None,
+) -> None:
+    name, file = write_spec(tmp_path)
+    assert installed.stretto("submit", file).exit_code == 0
+    assert installed.stretto("cancel", name).exit_code == 0
+    for kind in ("pods", "spans", "checkpoints"):
+        (installed.folder / kind / name).mkdir(parents=True)
+    for kind, days in settings.items():
+        monkeypatch.setenv(f"STRETTO_KEPT_{kind}_DAYS", days)
+    monkeypatch.setattr(f"{clean.__module__}.time", SimpleNamespace(time=lambda: time.time() + 40 * 86400))
+    answer = installed.stretto("clean", "--dry-run", "-o", "json", *options)
+    if gone is None:
+        assert (answer.exit_code, "STRETTO_KEPT_CHECKPOINT" in answer.stderr) == (2, True)
+    else:
+        rows = json.loads(answer.stdout)["folders"]
+        assert [row["kind"] for row in rows if row["job"] == name] == gone

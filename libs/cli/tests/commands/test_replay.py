@@ -74,6 +74,7 @@ def test_the_first_difference_is_told_field_by_field() -> None:
     assert "(input 6) differs by this code, and 1 more after it" in text
     assert [line.split() for line in text.splitlines() if "workers" in line] == [["plan.workers", "2", "3"]]
     assert "reasons[0]" in text
+    assert text.splitlines()[-1] == "not the same: 2 of 3 decisions differ"
     assert not report.reproduced([done])
     told = report.document("ctr-1", [done])
     assert (told["reproduced"], told["services"][0]["same"]) == (False, 1)
@@ -86,7 +87,12 @@ def test_what_could_not_be_replayed_is_no_success() -> None:
     assert done.reproduced
     assert not report.reproduced([done])
     assert "not kept any longer" in shown([done])
+    assert shown([done]).splitlines()[-1] == "nothing was compared; 1 decision could not be decided again"
     assert report.reproduced([Replayed("fitter", 2)])  # nothing was decided at all
+    assert shown([Replayed("fitter", 2)]).splitlines()[-1] == "nothing was decided yet"
+    done.decisions.append(decision("same", {"a": 1}, {"a": 1}))
+    told = shown([done]).splitlines()[-1]
+    assert told == "the same, byte for byte: 1 decision; 1 decision could not be decided again"
 
 
 def test_a_job_that_never_was_is_bad_input(installed: Installed) -> None:

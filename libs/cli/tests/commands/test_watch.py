@@ -296,12 +296,38 @@ def test_a_pod_that_cannot_run_yet_is_shown_with_its_reason() -> None:
     assert any("worker-9" in line and "pending: no-room" in line for line in lines)
 
 
+def test_a_job_that_has_just_begun_has_no_rate_yet() -> None:
+    found = document(view())
+    new = {**found, "throughput": [], "progress": {**found["progress"], "samples_per_s": 0.0, "stalled_since_s": None}}
+    told = "".join(shown(watch.dashboard(new, 100, 40), 100))
+    assert "the first samples are trained; no rate yet" in told
+    assert " 0/s" not in told
+    listed = adapter_of(JobSummary).dump_python(summary(view(), 0.0), mode="json")
+    (_, line) = shown(render.jobs([{**listed, "samples_per_s": 0.0, "stalled_since_s": None}], 100), 100)
+    assert line.split()[-1] == "…"
+
+
 def test_teams_are_listed_where_there_are_any() -> None:
     listed = [adapter_of(type(line)).dump_python(line, mode="json") for line in (summary(view(), 0.0),)]
     assert "team" not in "".join(shown(render.jobs(listed), 100))
     (first, second, *_) = shown(render.jobs([*listed, {**listed[0], "name": "b", "team": "ads"}]), 100)
     assert "team" in first
     assert "default" in second
+    assert "disk" not in first
+
+
+def test_the_list_of_jobs_tells_what_checkpoints_take_by_job_and_team() -> None:
+    listed = [adapter_of(type(line)).dump_python(line, mode="json") for line in (summary(view(), 0.0),)]
+    stored = [{**listed[0], "name": name, "team": team, "stored_bytes": size} for name, team, size in (
+        ("a", "ads", 3 << 20), ("b", "ads", None), ("c", "feed", 5 << 20), ("d", "feed", 1 << 20),
+    )]  # fmt: skip
+    told = shown(render.jobs(stored), 100)
+    assert [line.split()[-2:] for line in (told[1], told[3], told[4])] == [["3", "MiB"], ["5", "MiB"], ["1", "MiB"]]
+    assert told[2].rstrip().endswith("–")
+    assert told[5].strip() == "checkpoints in the store: team feed 6 MiB, team ads 3 MiB"
+    alone = [{**one, "team": "default"} for one in stored]
+    assert "disk" in shown(render.jobs(alone), 100)[0]
+    assert "team" not in "".join(shown(render.jobs(alone), 100))
 
 
 def test_a_job_that_failed_tells_the_whole_reason_and_the_pod_that_did() -> None:

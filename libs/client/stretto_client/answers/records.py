@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from stretto_messages.base import counted
 from stretto_messages.values import Plan, PsForecast
 from stretto_wire import document_of
 from stretto_wire.rest import views
@@ -102,7 +103,7 @@ class Decision(views.Decision):
         yield f"chosen by    {self.algorithm}; costs {self.cost_per_hour:.3f} an hour"
         if self.round is not None:
             yield (
-                f"round        {self.round.algorithm} over {self.round.jobs} jobs: {self.round.value:.6g}, at most "
+                f"round        {self.round.algorithm} over {counted(self.round.jobs, 'job')}: {self.round.value:.6g}, at most "
                 f"{self.round.bound:.6g} is possible (gap {self.round.gap:.3%})"
             )
         if self.warm_start is not None:
@@ -115,8 +116,8 @@ class Decision(views.Decision):
         if self.fitted is not None:
             unknown = f"; not identified yet: {', '.join(self.fitted.unidentified)}" if self.fitted.unidentified else ""
             yield (
-                f"model        {self.fitted.form} form, RMSLE {self.fitted.rmsle:.3f} over {self.fitted.points} windows"
-                f"{unknown}"
+                f"model        {self.fitted.form} form, RMSLE {self.fitted.rmsle:.3f} over "
+                f"{counted(self.fitted.points, 'window')}{unknown}"
             )
         if self.forecast is not None:
             yield f"forecast     {self.forecast.action}: {self.forecast.reason}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from stretto_messages.actuator import JobFailed
-from stretto_messages.base import bounded
+from stretto_messages.base import bounded, counted
 from stretto_messages.books import Shortfall, small_share
 from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted
 from stretto_messages.values import GIVEN_UP_PERCENT, measures
@@ -42,6 +42,7 @@ def fail_beyond_samples_given_up(state: ActuatorState, samples: int) -> Facts:
     if samples <= allowed:
         return []
     of_all = f" of {total:,} ({samples / total:.2%})" if total else ""
+    were = "was" if samples == 1 else "were"
     bound = (
         "restarts.samples_given_up"
         if most is not None
@@ -50,7 +51,7 @@ def fail_beyond_samples_given_up(state: ActuatorState, samples: int) -> Facts:
     last = f"; the last: {state.given_up_reason}" if state.given_up_reason else ""
     return fail(
         state,
-        f"{samples:,} samples{of_all} were given up, and at most {allowed:,} may be ({bound}): mend the data, or allow "
+        f"{counted(samples, 'sample')}{of_all} {were} given up, and at most {allowed:,} may be ({bound}): mend the data, or allow "
         f"more by a higher restarts.samples_given_up{last}",
     )
 
@@ -72,6 +73,7 @@ def shortfalls(state: ActuatorState, completed: JobCompleted, taken: CountsTaken
         _not_evaluated(state, taken),
         _trained_again(state, completed),
         _without_data_workers(state),
+        _not_exportable(state),
         _stopped_early(completed),
     )
     return tuple(each for each in found if each is not None)
@@ -128,7 +130,7 @@ def _not_evaluated(state: ActuatorState, taken: CountsTaken) -> Shortfall | None
     return Shortfall(
         kind="not-evaluated",
         words="not evaluated",
-        detail=bounded(f"the model was not evaluated on its {state.evaluate:,} held-out samples: {why}"),
+        detail=bounded(f"the model was not evaluated on its {counted(state.evaluate, 'held-out sample')}: {why}"),
         lacking=True,
     )
 
@@ -140,10 +142,10 @@ def _trained_again(state: ActuatorState, completed: JobCompleted) -> Shortfall |
     returned = f"; the job returned to checkpoint {state.returned_to}" if state.returned_to else ""
     return Shortfall(
         kind="trained-again",
-        words=f"{samples:,} samples trained again" if samples else "returned to a checkpoint",
+        words=f"{counted(samples, 'sample')} trained again" if samples else "returned to a checkpoint",
         detail=bounded(
-            f"parameters were lost and came back from a checkpoint{returned}; {samples:,} samples are known to have "
-            "been trained again, and count once"
+            f"parameters were lost and came back from a checkpoint{returned}; known to have been trained again, and to "
+            f"count once: {counted(samples, 'sample')}"
         ),
         lacking=False,
     )
@@ -159,6 +161,20 @@ def _without_data_workers(state: ActuatorState) -> Shortfall | None:
         detail=bounded(
             f"{failures} data workers in a row died, so workers prepared every batch themselves; the last one: "
             f"{state.data_failure}"
+        ),
+        lacking=False,
+    )
+
+
+def _not_exportable(state: ActuatorState) -> Shortfall | None:
+    if state.final_checkpoint:
+        return None
+    return Shortfall(
+        kind="no-export",
+        words="cannot be exported",
+        detail=(
+            "the trained parameters went with the job's servers: checkpoint.every_s is null, which takes no final "
+            "checkpoint; leave checkpoint.every_s at its default, or name checkpoint.url"
         ),
         lacking=False,
     )

@@ -75,7 +75,7 @@ ActuatorEvent = JobEvent | PodEvent | ParametersEvent | GetServers | OrphanFound
 class ActuatorMachine:
     """Pods and parameters of one job follow its plan."""
 
-    version = 3
+    version = 4
 
     def __init__(self, state: ActuatorState | None = None) -> None:
         self.state = state if state is not None else ActuatorState()

@@ -11,6 +11,8 @@ second one goes back to the beginning in the same way as to any other.
 
 from __future__ import annotations
 
+from typing import Any
+
 from stretto_messages.actuator import (
     JobFailed,
     JobFinished,
@@ -67,10 +69,15 @@ Facts = list[Message]
 class CheckpointMachine:
     """Checkpoints of one job."""
 
-    version = 1
+    version = 2
 
     def __init__(self, state: CheckpointState | None = None) -> None:
         self.state = state if state is not None else CheckpointState()
+
+    @staticmethod
+    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Continue a state of version 1, which did not tell the bytes of all that is stored."""
+        return state
 
     @property
     def ticking(self) -> bool:
@@ -267,7 +274,14 @@ class CheckpointMachine:
             state.best, state.best_due = attempt.id, False
         attempts.complete(state, attempt.reference, chains.chain(state, attempt.base) if attempt.base else [])
         attempts.begin_if_due(self.state, now)
-        return [CheckpointFlushed(job=state.job, checkpoint=attempt.reference, took_s=event.took_s, best=attempt.best)]
+        flushed = CheckpointFlushed(
+            job=state.job,
+            checkpoint=attempt.reference,
+            took_s=event.took_s,
+            best=attempt.best,
+            stored_bytes=sum(kept.size_bytes for kept in state.complete),
+        )
+        return [flushed]
 
     def _attempt_failed(self, event: StepFailed, attempt: Attempt, now: float) -> Facts:
         """Try the last checkpoint again before its failure is published, since the actuator then stops waiting."""

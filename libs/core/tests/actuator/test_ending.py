@@ -31,7 +31,7 @@ def returned(samples_undone: int) -> LedgerReturn:
 
 
 def test_a_job_that_trained_stored_and_evaluated_all_is_just_finished() -> None:
-    cluster = started(plan(), JobOpened("job", samples_total=1000, evaluate=50, restores=True))
+    cluster = started(plan(), JobOpened("job", samples_total=1000, evaluate=50, restores=True, final_checkpoint=True))
     cluster.tell(replace(job_progressed(700), returned=returned(0)))  # the books of the checkpoint it starts from
     cluster.tell(job_completed(samples=1000))
     assert ended(cluster, Evaluation(samples=50, loss=0.5, auc=0.7)) == ()
@@ -65,14 +65,16 @@ def test_each_half_success_has_its_words_its_reason_and_its_place() -> None:
         "day=1 in epoch 1: row 704"
     )
     assert unevaluated == "the model was not evaluated on its 50 held-out samples: worker-0: DataError: row 1003"
-    assert "returned to checkpoint job-000002; 264 samples are known to have been trained again" in again
+    assert (
+        "returned to checkpoint job-000002; known to have been trained again, and to count once: 264 samples" in again
+    )
     assert alone.endswith("data-4 ended with exit code 3 (failed): no module named pandas")
     assert early == f"{why}; 4,000 samples were left out"
 
 
 def test_a_return_of_which_nobody_knows_how_many_samples_it_repeats_is_told() -> None:
     """A job that comes from a backup: its ledger is as old as the checkpoint, or older."""
-    cluster = started(plan(), JobOpened("job", samples_total=1000))
+    cluster = started(plan(), JobOpened("job", samples_total=1000, final_checkpoint=True))
     cluster.tell(job_progressed(100))
     cluster.tell(replace(job_progressed(300), returned=returned(0)))
     cluster.tell(job_completed(samples=1000))
@@ -95,7 +97,15 @@ def test_a_job_without_the_metric_of_its_best_model_fails_at_its_first_evaluatio
 
 
 def test_data_workers_that_died_and_came_back_are_no_shortfall() -> None:
-    cluster = started(plan(), JobOpened("job", samples_total=1000))
+    cluster = started(plan(), JobOpened("job", samples_total=1000, final_checkpoint=True))
     cluster.state.failures_in_row["data"] = FAILURES_MAX - 1
     cluster.tell(job_completed(samples=1000))
     assert ended(cluster) == ()
+
+
+def test_a_job_that_takes_no_final_checkpoint_says_that_it_cannot_be_exported() -> None:
+    cluster = started(plan(), JobOpened("job", samples_total=1000))
+    cluster.tell(job_completed(samples=1000))
+    (found,) = ended(cluster)
+    assert (found.kind, found.words, found.lacking) == ("no-export", "cannot be exported", False)
+    assert "checkpoint.every_s is null" in found.detail

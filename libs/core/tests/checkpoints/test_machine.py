@@ -45,6 +45,7 @@ def test_periodic_checkpoints_are_saved_flushed_and_expire() -> None:
     assert [fact.checkpoint.id for fact in saved] == [fact.checkpoint.id for fact in flushed] == names
     assert saved[0].checkpoint.url == "file:/store/job/job-000001/manifest.json"
     assert [kept.id for kept in job.state.complete] == names[1:]
+    assert [fact.stored_bytes for fact in flushed] == [size * saved[0].checkpoint.size_bytes for size in (1, 2, 2)]
     assert job.state.expired == ["file:/store/job/job-000001/manifest.json"]
 
 

@@ -13,6 +13,7 @@ from stretto_bus.damage import find_damage
 from stretto_bus.faults import BusFault
 from stretto_bus.ordered_consumer import read
 from stretto_bus.stream_snapshot import CHUNK_BYTES, restore_stream
+from stretto_messages.base import counted
 from stretto_runtime.restorations import Restoration, record
 from stretto_wire.contract.registry import STATE, STATE_PREFIX, STREAM
 
@@ -81,7 +82,7 @@ async def restore(
             await _restore_entries(bus, config, saved, folder)
         else:
             await _restore_stream(bus, config, saved, folder)
-        report(f"{saved.stream}: {saved.messages:,} messages up to {saved.last_seq:,}")
+        report(f"{saved.stream}: {counted(saved.messages, 'message')} up to {saved.last_seq:,}")
     log_seq = manifest.stream(STREAM).last_seq
     try:
         await record(bus, Restoration(log_seq=log_seq, taken_at_s=manifest.taken_at_s, restored_at_s=now_s))
@@ -116,7 +117,7 @@ async def _make_room(bus: Bus, names: Sequence[str], replace: bool) -> None:
                 f"{len(alive)} replicas of services run, {alive[0]} among them: stop all services (their leases end "
                 "within seconds), then restore"
             )
-    used = [f"{name} ({last_seq:,} messages so far)" for name, last_seq in found.items() if last_seq]
+    used = [f"{name} ({counted(last_seq, 'message')} so far)" for name, last_seq in found.items() if last_seq]
     if used and not replace:
         raise BackupError(
             f"the server is not empty: {', '.join(used)}; restore into an empty one, or give up what is there with "

@@ -10,6 +10,7 @@ from pathlib import Path
 from stretto_bus.bus import Bus
 from stretto_bus.damage import find_damage
 from stretto_bus.stream_snapshot import StreamSnapshot
+from stretto_messages.base import counted
 from stretto_wire.contract.registry import STATE, STREAM
 
 from ..errors import BackupError
@@ -63,7 +64,7 @@ async def take(
         if name == STREAM:
             entries.check_within(moment.entries, part.last_seq)
         saved.append(part)
-        report(f"{name}: {part.messages:,} messages up to {part.last_seq:,}, {part.file.size_bytes:,} bytes")
+        report(f"{name}: {counted(part.messages, 'message')} up to {part.last_seq:,}, {part.file.size_bytes:,} bytes")
     damages = [str(damage) for name in streams if (damage := await find_damage(bus, name)) is not None]
     manifest = Manifest(
         format=FORMAT,

@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 from stretto_bus import Client
 from stretto_bus.login import Login
 from stretto_runtime import SettingsFault
+from stretto_wire.stores.urls import canonical
 
 from ..errors import InstallationError, NotRunning
-from ..known_streams import KnownStreams, jobs_in
+from ..known_streams import KnownStreams
 from ..server import STORE, EmbeddedServer, keys_of
 from ..settings import StreamsSettings
 from .state import read_state
 
 
 def known_streams(folder: Path, store_url: str = "", *, forget: bool = False) -> KnownStreams:
-    """Return what the installation in ``folder`` knows of its streams. ``store_url``: as of ``store_of``."""
-    return KnownStreams(folder / "streams.json", jobs_in(folder / "pods", store_of(folder, store_url)), forget)
+    """Return what the installation in ``folder`` knows of its streams. ``store_url``: the URL of its store, if any."""
+    elsewhere = bool(store_url) and not store_url.startswith("file:///")
+    return KnownStreams(
+        folder / "streams.json", (folder / "pods", store_url if elsewhere else store_of(folder, store_url)), forget
+    )
+
+
+def store_url_of(environ: Mapping[str, str]) -> str:
+    """Return the URL of the store of checkpoints as the services read it; "": the installation's own folder."""
+    url = environ.get("STRETTO_CHECKPOINTS_STORE_URL") or environ.get("STRETTO_STORE_URL", "")
+    with contextlib.suppress(ValueError):  # the services refuse it
+        url = canonical(url) if url else ""
+    return url
 
 
 def store_of(folder: Path, store_url: str) -> Path:

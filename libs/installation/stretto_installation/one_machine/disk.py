@@ -57,11 +57,11 @@ def removable(
     found: Iterable[JobFolder],
     ended_s: Mapping[str, float | None],
     needed: Collection[str],
-    before_s: float,
-    kinds: Collection[str],
+    before_s: Mapping[str, float],
     named: Collection[str] = (),
 ) -> list[JobFolder]:
-    """Return the folders that may go: of ``kinds``, of jobs that ended before a time, or were last changed before it.
+    """Return the folders that may go: of jobs that ended before the time of the folder's kind, or were last changed
+    before it. A kind without a time stays.
 
     ``ended_s``: the end of each known job, None while it lives; a live job keeps everything. ``needed``: jobs from
     whose checkpoints a live job starts. A store may hold other folders: of a job that is not known, checkpoints go only
@@ -70,8 +70,8 @@ def removable(
     return [
         each
         for each in found
-        if each.kind in kinds
-        and (ended_s.get(each.job, each.changed_s) or before_s) < before_s
+        if (before := before_s.get(each.kind)) is not None
+        and (ended_s.get(each.job, each.changed_s) or before) < before
         and (each.kind != CHECKPOINTS or (each.job not in needed and (each.job in ended_s or _is_meant(each, named))))
     ]
 

@@ -28,7 +28,7 @@ from ..provision import make
 from ..server import STORE, keys_of
 from ..settings import StreamsSettings
 from . import redis_server
-from .bus import known_streams
+from .bus import known_streams, store_url_of
 from .bus_health import LOOK_S, BusHealth
 from .leftovers import claim_memory, end_leftovers, free_memory, name_processes, sweep_memory
 from .noting import Noting
@@ -64,7 +64,7 @@ class Installation:
             raise UnusableOption(str(fault)) from None
         self._state = "starting"
         self._warnings: list[str] = []
-        store_url = (environ | options.settings).get("STRETTO_CHECKPOINTS_STORE_URL", "")
+        store_url = store_url_of({**environ, **options.settings})
         self._known = known_streams(self.folder, store_url, forget=options.forget)
         self._noting = Noting(self._known, self._streams, self.operator)
         self._began_s = time.time()

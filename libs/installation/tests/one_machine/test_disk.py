@@ -35,12 +35,24 @@ def test_nothing_goes_of_a_job_that_lives_nor_what_a_live_job_starts_from(
 ) -> None:
     laid(tmp_path)
     found = folders(tmp_path)
-    chosen = removable(found, {"ended": 600.0, "live": None}, needed, before_s, kinds)
+    chosen = removable(found, {"ended": 600.0, "live": None}, needed, dict.fromkeys(kinds, before_s))
     assert {(each.job, each.kind) for each in chosen} == gone
     for each in chosen:
         assert 5000 <= each.size_bytes() < 100_000
         each.remove()
     assert {(each.job, each.kind) for each in found if not each.path.exists()} == gone
+
+
+def test_each_kind_of_folder_has_its_own_age(tmp_path: Path) -> None:
+    laid(tmp_path)
+    ages = {PODS: 601.0, SPANS: 600.0, CHECKPOINTS: 599.0}
+    for kinds in ((PODS,), (PODS, SPANS), KINDS):
+        before_s = {kind: ages[kind] + (1 if kind == kinds[-1] else 0) for kind in kinds}
+        chosen = removable(folders(tmp_path), {"ended": 600.0, "live": None}, (), before_s)
+        assert [each.kind for each in chosen if each.job == "ended"] == [
+            PODS,
+            *([SPANS] if kinds == (PODS, SPANS) else []),
+        ]
 
 
 def test_a_folder_of_no_known_job_goes_from_a_store_only_if_it_is_named_and_has_checkpoints(tmp_path: Path) -> None:
@@ -49,7 +61,7 @@ def test_a_folder_of_no_known_job_goes_from_a_store_only_if_it_is_named_and_has_
     (tmp_path / "checkpoints" / "lost" / "000001" / "manifest.json").touch()
     found = folders(tmp_path)
     for named, gone in (((), []), (("datasets",), []), (("datasets", "lost"), ["lost"])):
-        assert [each.job for each in removable(found, {}, (), 1e12, KINDS, named)] == gone
+        assert [each.job for each in removable(found, {}, (), dict.fromkeys(KINDS, 1e12), named)] == gone
 
 
 def test_a_link_that_a_pod_has_laid_leads_nowhere(tmp_path: Path) -> None:

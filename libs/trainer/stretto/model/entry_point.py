@@ -54,7 +54,7 @@ def load(spec: ModelSpec) -> Task:
         entry = getattr(importlib.import_module(module_name), name)
     except ModuleNotFoundError as error:
         raise ModelRefused(
-            f"model.entry = {spec.entry}: no module {error.name!r}; {_remedy(spec, str(error.name))}"
+            f"model.entry = {spec.entry}: there is no module {error.name!r}; {_remedy(spec, str(error.name))}"
         ) from error
     except AttributeError as error:
         raise ModelRefused(f"model.entry = {spec.entry}: module {module_name} has no {name!r} ({error})") from error

@@ -27,20 +27,20 @@ def faults_of_entry(spec: JobSpec) -> list[Finding]:
     if model.path is not None and not os.path.isabs(model.path):
         return [finding(("model", "path"), model.path, "an absolute path: each pod starts in a folder of its own")]
     if model.path is not None and not os.path.isdir(model.path):
-        return [finding(("model", "path"), model.path, "a folder that is there, where the pods run")]
+        return [finding(("model", "path"), model.path, "there is no such folder where the pods run")]
     module, _, name = model.entry.partition(":")
     stated = spec.environment.get("PYTHONPATH", "") + os.pathsep + os.environ.get("PYTHONPATH", "")
     folders = [each for each in (model.path or "", *stated.split(os.pathsep)) if each]
     found = _module(module.split("."), folders)
     if found is None:
-        remedy = f"a module that is there: {module} is not in {model.path or 'the packages of this machine'}; "
-        remedy += "correct it" if model.path else "set model.path to the folder that holds it"
+        remedy = f"there is no module {module} in {model.path or 'the packages of this machine'}: "
+        remedy += "correct one of the two" if model.path else "correct it, or set model.path to the folder that has it"
         return [finding(("model", "entry"), model.entry, remedy)]
     names = _names(found) if found else None
     if names is None or name in names:
         return []
     public = ", ".join(sorted(each for each in names if not each.startswith("_"))[:20])
-    return [finding(("model", "entry"), model.entry, f"a name that {found} has: {public or 'it has none'}")]
+    return [finding(("model", "entry"), model.entry, f"{found} has no {name}; it has {public or 'no names'}")]
 
 
 def _module(parts: Sequence[str], folders: Sequence[str]) -> str | None:

@@ -11,25 +11,38 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import yaml
 
 from ..errors import WireError
-from ..findings import Finding, Path, finding, place_of
+from ..findings import NO_SUCH_FIELD, Finding, Marks, Path, finding, place_of
 from .spec import JobSpec
 
 Form = Literal["YAML", "JSON"]
 _EXPONENT = re.compile(r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$")
 _OF_ONE_VERSION = (
-    (re.compile(r"(?i)yes|on"), "true, or in quotes if it is text: true in YAML 1.1, text in 1.2"),
-    (re.compile(r"(?i)no|off"), "false, or in quotes if it is text: false in YAML 1.1, text in 1.2"),
+    (
+        re.compile(r"(?i)yes|on"),
+        "write true, or put it into quotes if it is text: YAML 1.1 reads this word as true, 1.2 as text",
+    ),
+    (
+        re.compile(r"(?i)no|off"),
+        "write false, or put it into quotes if it is text: YAML 1.1 reads this word as false, 1.2 as text",
+    ),
     (
         re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?"),
-        "a number with its unit, such as 90s, or in quotes if it is text: a number to the base 60 in YAML 1.1",
+        "write a number with its unit, such as 90s, or put it into quotes if it is text: YAML 1.1 counts it in sixties",
     ),
-    (re.compile(r"[-+]?0[0-9_]+"), "without the zero before it, or in quotes if it is text: octal in YAML 1.1"),
-    (re.compile(r"[-+]?0[bo][0-7_]+"), "a decimal number, or in quotes if it is text: a number in one version of YAML"),
+    (
+        re.compile(r"[-+]?0[0-9_]+"),
+        "leave out the zero before it, or put it into quotes if it is text: YAML 1.1 reads it as octal",
+    ),
+    (
+        re.compile(r"[-+]?0[bo][0-7_]+"),
+        "write a decimal number, or put it into quotes if it is text: one version of YAML reads it as a number",
+    ),
 )
 """Bare words that two versions of YAML read differently, with what to write."""
 _HALF = "whole characters: \\ud800 to \\udfff are halves of pairs, which UTF-8 cannot write"
@@ -43,12 +56,36 @@ def read_job(text: str, form: Form = "YAML") -> JobSpec:
         WireError: with every finding.
     """
     try:
-        document, marks = _read_json(text) if form == "JSON" else _read_yaml(text)
+        document, marks, unclear = (*_read_json(text), []) if form == "JSON" else _read_yaml(text)
         if halves := [*_half_characters(document)]:
             raise WireError.collected([finding(path, part, _HALF, place_of(path, marks)) for path, part in halves])
-        return JobSpec.parse(document, marks)
+        return _parsed(document, marks, unclear)
     except RecursionError:
         raise WireError("(document)", "brackets in brackets", _TOO_DEEP) from None
+
+
+def _parsed(document: Any, marks: Marks, unclear: list[Finding]) -> JobSpec:
+    """Return the specification. Raises WireError for what is wrong with it, and for ``unclear`` words.
+
+    Of a word in a field that there is not, it is enough to know that.
+    """
+    try:
+        spec = JobSpec.parse(document, marks)
+    except WireError as error:
+        if not unclear:
+            raise
+        words = {each.field: each.value for each in unclear}
+        unknown = [
+            replace(each, value=words.get(each.field, each.value))
+            for each in error.findings
+            if each.remedy.startswith(NO_SUCH_FIELD)
+        ]
+        fields = {each.field for each in unknown}
+        found = [*unknown, *(each for each in unclear if each.field not in fields)]
+        raise WireError.collected(sorted(found, key=lambda each: (each.line or 0, each.column or 0))) from None
+    if unclear:
+        raise WireError.collected(unclear)
+    return spec
 
 
 def _half_characters(part: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
@@ -158,14 +195,14 @@ class _Walk:
             self.unclear.append(finding(path, node.value, remedy, _place(node.start_mark)))
 
 
-def _read_yaml(text: str) -> tuple[Any, dict[Path, tuple[int, int]]]:
+def _read_yaml(text: str) -> tuple[Any, dict[Path, tuple[int, int]], list[Finding]]:
     walk = None
     try:
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
             if node is None:
-                return None, {}
+                return None, {}, []
             walk = _Walk(loader)
             walk.visit(node)
             document = loader.construct_document(node)
@@ -179,9 +216,7 @@ def _read_yaml(text: str) -> tuple[Any, dict[Path, tuple[int, int]]]:
         if isinstance(error, WireError):
             raise
         raise WireError.collected([_not_a("YAML", text, " ".join(str(error).split()), None)]) from None
-    if walk.unclear:
-        raise WireError.collected(walk.unclear)
-    return document, walk.marks
+    return document, walk.marks, walk.unclear
 
 
 def _read_json(text: str) -> tuple[Any, dict[Path, tuple[int, int]]]:

@@ -49,6 +49,8 @@ class JobSummary(View):
     """Words that follow the state of a job that is not just finished: `0.4% given up, not evaluated`."""
     complete: bool = True
     """False: the result of the finished job lacks samples, its parameters or its evaluation."""
+    stored_bytes: int | None = None
+    """Bytes of its checkpoints that the store keeps; null: not told, since none is stored or by an older version."""
 
 
 @dataclass(slots=True)

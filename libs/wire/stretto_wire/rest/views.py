@@ -541,6 +541,8 @@ class JobView(View):
     checkpoints: list[CheckpointView] = field(default_factory=list[CheckpointView])
     best_checkpoint: CheckpointRef | None = None
     """The stored checkpoint after the best evaluation, of a job that names a metric for it."""
+    stored_bytes: int | None = None
+    """Bytes of its checkpoints that the store keeps; null: not told, since none is stored or by an older version."""
     final_checkpoint_failure: str = ""
     """Reason why the checkpoint after the last shard was not stored; with it the trained parameters are lost."""
     model: Model | None = None

@@ -47,17 +47,17 @@ def test_what_is_there_or_may_be_there_is_accepted(code: Path, entry: str) -> No
 
 def test_what_is_not_there_is_named_with_its_field_and_remedy(code: Path) -> None:
     assert faults("shop.model:Clicks", code) == [
-        ("model.entry", f"a module that is there: shop.model is not in {code}; correct it")
+        ("model.entry", f"there is no module shop.model in {code}: correct one of the two")
     ]
-    assert faults("shop:Clicks", code) == [("model.entry", f"a name that {code}/shop/__init__.py has: it has none")]
+    assert faults("shop:Clicks", code) == [("model.entry", f"{code}/shop/__init__.py has no Clicks; it has no names")]
     ((field, remedy),) = faults("shop.bare.deep:inner", code)
-    assert (field, remedy) == ("model.entry", f"a name that {code}/shop/bare/deep.py has: Clicks")
-    assert faults("no_such:Clicks")[0][1].endswith("set model.path to the folder that holds it")
+    assert (field, remedy) == ("model.entry", f"{code}/shop/bare/deep.py has no inner; it has Clicks")
+    assert faults("no_such:Clicks")[0][1].endswith("correct it, or set model.path to the folder that has it")
     assert faults("stretto.examples.wide_deeep:WideDeep")[0][0] == "model.entry"
     assert faults("shop.models:Clicks", "src") == [
         ("model.path", "an absolute path: each pod starts in a folder of its own")
     ]
-    assert faults("shop.models:Clicks", code / "none") == [("model.path", "a folder that is there, where the pods run")]
+    assert faults("shop.models:Clicks", code / "none") == [("model.path", "there is no such folder where the pods run")]
 
 
 def test_code_that_a_worker_brings_itself_is_not_looked_for() -> None:

@@ -168,10 +168,10 @@ def test_what_is_not_yaml_or_json_is_told_with_line_and_column(text: str, form: 
 @pytest.mark.parametrize(
     ("word", "remedy"),
     [
-        *((word, "false, or in quotes") for word in ("no", "No", "OFF")),
-        *((word, "true, or in quotes") for word in ("yes", "on", "ON")),
+        *((word, "write false, or put it into quotes") for word in ("no", "No", "OFF")),
+        *((word, "write true, or put it into quotes") for word in ("yes", "on", "ON")),
         *((word, "such as 90s") for word in ("1:30", "+1:30:00", "1:30.5", "190:20:30")),
-        *((word, "without the zero") for word in ("010", "-07", "08", "00")),
+        *((word, "leave out the zero") for word in ("010", "-07", "08", "00")),
         *((word, "a decimal number") for word in ("0b11", "0o17")),
     ],
 )
@@ -183,6 +183,23 @@ def test_a_word_that_two_versions_of_yaml_read_differently_is_refused_where_it_s
     assert remedy in refused(f"{GOOD}checkpoint: {{every_s: {word}}}\n").findings[0].remedy
     assert remedy in refused(f"{GOOD}environment: {{{word}: x}}\n").findings[0].remedy
     assert read_job(GOOD.replace("'m:M'", f"'m:M', metadata: {{a: '{word}'}}")).model.metadata == {"a": word}
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("worker: no", [("worker", "no", "no such field here; did you mean resources.workers?")]),
+        ("batch_size: 010", [("batch_size", "010", "no such field here; did you mean dataset.batch_size?")]),
+        ("checkpoint: {every: 9, keep: 010}", [("checkpoint.every", "9", "did you mean every_s?"),
+                                               ("checkpoint.keep", "010", "leave out the zero")]),
+    ],
+)  # fmt: skip
+def test_a_field_that_there_is_not_is_told_with_the_word_that_it_has(
+    line: str, told: list[tuple[str, str, str]]
+) -> None:
+    found = refused(f"{GOOD}{line}\n").findings
+    assert [(each.field, each.value) for each in found] == [(field, value) for field, value, _ in told]
+    assert all(remedy in each.remedy for each, (_, _, remedy) in zip(found, told, strict=True))
 
 
 def test_other_words_are_what_they_are_in_the_newer_version() -> None:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 from stretto_runtime.process.pid import ProcessIdentity
+from stretto_runtime.settings import DAY_S
 from stretto_wire import EVENTS_KEPT_S
 
 from ..backend import HEADROOM, BackendError, Following, Places, PodSpec, PodStatus, exit_reason
@@ -68,7 +69,12 @@ def uptime_s() -> float:
 def backend_of(settings: ActuatorSettings) -> LocalBackend:
     """Return the backend that the settings describe."""
     return LocalBackend(
-        settings.state_folder, cgroups=settings.cgroups, boxes=boxes_of(settings), devices=devices_of(settings)
+        settings.state_folder,
+        cgroups=settings.cgroups,
+        boxes=boxes_of(settings),
+        devices=devices_of(settings),
+        pods_kept_s=settings.kept_pods_days * DAY_S,
+        spans_kept_s=settings.kept_spans_days * DAY_S,
     )
 
 
@@ -77,7 +83,7 @@ class LocalBackend:
 
     ``folder`` is the installation's state folder; ``cgroups`` false: only weaker limits; ``boxes`` None: pods are not
     confined. ``devices``: those of this machine that pods get. ``clock``: the time of day; ``uptime_s``: the time since
-    the boot.
+    the boot. ``pods_kept_s``, ``spans_kept_s``: age at which the folders of ended pods and of spans go.
     """
 
     def __init__(
@@ -88,12 +94,15 @@ class LocalBackend:
         boxes: Boxes | None = None,
         devices: Devices = NO_DEVICES,
         uptime_s: Callable[[], float] = uptime_s,
+        pods_kept_s: float = EVENTS_KEPT_S,
+        spans_kept_s: float = EVENTS_KEPT_S,
     ) -> None:
         self._state = folder.resolve()
         self._records = Records(self._state / "pods")
         self._processes = PodProcesses(self._records)
         self._clock = clock
         self._uptime_s = uptime_s
+        self._pods_kept_s, self._spans_kept_s = pods_kept_s, spans_kept_s
         self._boxes = boxes
         self._devices = devices
         name = "stretto-" + hashlib.sha256(str(self._records.folder).encode()).hexdigest()[:10]
@@ -210,13 +219,13 @@ class LocalBackend:
     # starting --------------------------------------------------------------------------------------------------
 
     def _clear(self) -> None:
-        """Remove the folders of pods whose events have aged out, and their spans, unless their job goes on: names must
-        stay used."""
+        """Remove the folders of pods that ended long ago, and their spans, unless their job goes on: names must stay
+        used."""
         now = self._clock()
         if now - self._cleared_at_s >= CLEAR_EVERY_S:
             self._cleared_at_s = now
-            self._records.clear(now - EVENTS_KEPT_S, self._following)
-            clear_spans(self._state / "spans", now - EVENTS_KEPT_S, self._following)
+            self._records.clear(now - self._pods_kept_s, self._following)
+            clear_spans(self._state / "spans", now - self._spans_kept_s, self._following)
 
     def _start(self, spec: PodSpec, given: Given, folder: Path, lock: int) -> None:
         group = self._cgroups.group(f"{spec.job}.{spec.pod}")

@@ -14,7 +14,6 @@ from datetime import datetime
 
 import structlog
 from stretto_messages.actuator import LOG_PART_MAX
-from stretto_wire import EVENTS_KEPT_S
 from stretto_wire.stores.filesystems import open_store
 
 from ..backend import Backend, BackendError
@@ -44,11 +43,12 @@ class Read:
 
 
 class PodLogs:
-    """The logs of an installation's pods. ``store``: URL of its store; empty: nothing is kept."""
+    """The logs of an installation's pods. ``store``: URL of its store; empty: nothing is kept. ``kept_s``: how long."""
 
-    def __init__(self, backend: Backend, store: str) -> None:
+    def __init__(self, backend: Backend, store: str, kept_s: float) -> None:
         self._backend = backend
         self._store = store
+        self._kept_s = kept_s
         self._room = asyncio.Semaphore(WRITERS)
         self._writing: set[asyncio.Task[None]] = set()
         self._reads: dict[tuple[str, str], Read] = {}
@@ -91,12 +91,12 @@ class PodLogs:
         return found.text[begin:end], begin > 0
 
     async def clear(self, now_s: float) -> None:
-        """Remove logs that are as old as events that go, once a day; a failure is logged and tried a day later."""
+        """Remove logs that were kept long enough, once a day; a failure is logged and tried a day later."""
         if not self._store or now_s - self._cleared_at_s < CLEAR_EVERY_S:
             return
         self._cleared_at_s = now_s
         try:
-            await asyncio.to_thread(_clear, f"{self._store}/{FOLDER}", now_s - EVENTS_KEPT_S)
+            await asyncio.to_thread(_clear, f"{self._store}/{FOLDER}", now_s - self._kept_s)
         except Exception as error:  # whatever a file system raises
             log.warning("old logs are not removed", error=f"{type(error).__name__}: {error}")
 

@@ -17,10 +17,11 @@ import pytest
 from local_pods import LIMIT_S, ended, running_pid
 from stretto_actuator.backend import PodSpec, stated_reason
 from stretto_actuator.local import control_groups as limits
-from stretto_actuator.local.backend import LocalBackend
+from stretto_actuator.local.backend import LocalBackend, backend_of
 from stretto_actuator.local.control_groups import Cgroups, Group
 from stretto_actuator.local.processes import PodProcesses
 from stretto_actuator.local.records import Record, clear_spans
+from stretto_actuator.settings import ActuatorSettings
 
 from tests.waits import until
 
@@ -428,6 +429,23 @@ async def test_files_of_a_pod_are_there_when_it_starts_and_gone_with_it(folder: 
     await backend.forget("j", "worker-0")
     assert not file.parent.exists()
     assert await backend.logs("j", "worker-0", 9) == "{}", "its log stays"
+
+
+async def test_folders_of_pods_and_spans_stay_as_long_as_the_settings_say(tmp_path: Path) -> None:
+    kept = {"STRETTO_KEPT_PODS_DAYS": "3", "STRETTO_KEPT_SPANS_DAYS": "5", "STRETTO_STATE_FOLDER": str(tmp_path)}
+    backend = backend_of(ActuatorSettings.load("actuator", kept))
+    left = {days: (tmp_path / f"pods/{days}/worker-0", tmp_path / f"spans/{days}") for days in (2, 4, 6)}
+    for days, (pods, spans) in left.items():
+        pods.mkdir(parents=True)
+        spans.mkdir(parents=True)
+        (pods / "pod.done.json").write_text("{}")
+        for path in (pods / "pod.done.json", spans):
+            os.utime(path, (time.time() - days * 86400,) * 2)
+    await backend.launch(spec(tmp_path, "worker-0", "pass"))
+    there = {days: [path.exists() for path in paths] for days, paths in left.items()}
+    assert there == {2: [True, True], 4: [False, True], 6: [False, False]}
+    await ended(backend)
+    await backend.forget("j", "worker-0")
 
 
 def test_spans_of_long_ago_go_unless_their_job_goes_on(tmp_path: Path) -> None:

@@ -64,6 +64,7 @@ def summary(view: JobView, now_s: float) -> JobSummary:
         samples_given_up=view.progress.samples_given_up,
         ending=view.ending,
         complete=view.complete,
+        stored_bytes=view.stored_bytes,
     )
 
 

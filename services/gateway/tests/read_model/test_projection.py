@@ -336,6 +336,22 @@ def flushed(name: str, best: bool = False) -> CheckpointFlushed:
     return CheckpointFlushed(job="a", checkpoint=at, took_s=1.0, best=best)
 
 
+def test_a_job_says_what_its_checkpoints_take_in_the_store() -> None:
+    """An ended job keeps the final one alone; events of before tell nothing of those before it."""
+    kept, final = replace(flushed("a-000002"), stored_bytes=30), replace(flushed("a-000003-final"), stored_bytes=31)
+    for told, stored_bytes in (
+        ((), None),
+        ((flushed("a-000001"),), None),
+        ((kept,), 30),
+        ((kept, COMPLETED, final), 31),
+        ((kept, COMPLETED, final, FINISHED), 1),
+        ((kept, COMPLETED, FINISHED, final), 1),
+        ((kept, JobFailed(job="a", reason="no")), 30),
+    ):
+        view = fold(submitted(), *told).jobs["a"]
+        assert view.stored_bytes == summary(view, 9.0).stored_bytes == stored_bytes
+
+
 def test_a_final_checkpoint_that_was_not_stored_is_the_reason_of_the_finished_job() -> None:
     """The trained parameters are gone: whoever looks at the end has to learn that, and where to go on."""
     full = CheckpointFailed(job="a", id="a-000002-final", reason="not stored: No space left on device")

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from stretto_client.documents import Documents
     from stretto_installation.one_machine.disk import JobFolder
 
-DAYS = 30.0
-DAY_S = 24 * 3600.0
+KEPT = "STRETTO_KEPT_"
 
 
 @command("Installation", "stretto clean --dry-run", "stretto clean --checkpoints --older-than 90", "stretto clean JOB")
@@ -30,10 +29,13 @@ def clean(
     jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="Only these jobs, of any age.")] = None,
     older_than: Annotated[
         float | None,
-        typer.Option(min=0, max=36500, metavar="DAYS", help=f"Only jobs that ended so long ago. Default: {DAYS:g}."),
+        typer.Option(min=0, max=36500, metavar="DAYS", help="Only jobs that ended so long ago, whatever the settings."),
     ] = None,
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="Also remove checkpoints, the final ones too.")
+        bool,
+        typer.Option(
+            "--checkpoints", help="Also remove checkpoints, the final ones too; unless a setting says more, as pods."
+        ),
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Remove nothing; show what would go.")] = False,
     output: OutputOption = OutputForm.TABLE,
@@ -41,20 +43,23 @@ def clean(
 ) -> None:
     """Remove pods' folders and spans of ended jobs, with --checkpoints their checkpoints too; show the bytes of each.
 
-    Nothing of a job goes that lives, and no checkpoint from which a live job starts. The books, decisions and names of
-    jobs stay: they are in the log. Checkpoints in an object store are not looked at.
+    STRETTO_KEPT_PODS_DAYS (30), STRETTO_KEPT_SPANS_DAYS (30) and STRETTO_KEPT_CHECKPOINTS_DAYS say after how many days
+    what goes; without the last, checkpoints stay unless --checkpoints is given. Nothing of a job goes that lives, and
+    no checkpoint from which a live job starts. The books, decisions and names of jobs stay: they are in the log.
+    Checkpoints in an object store are not looked at.
     """
     from stretto_installation.one_machine import disk
+    from stretto_installation.one_machine.bus import store_url_of
 
-    days = older_than if older_than is not None else 0.0 if jobs else DAYS
-    kinds = {disk.PODS, disk.SPANS, *([disk.CHECKPOINTS] if checkpoints else [])}
-    found = disk.folders(folder, os.environ.get("STRETTO_CHECKPOINTS_STORE_URL", ""))
+    days = _days(older_than, bool(jobs), checkpoints)
+    found = disk.folders(folder, store_url_of(os.environ))
     with connect(folder, None, None) as gateway:
         known = {job["name"]: job for job in gateway.jobs()}
         needed = _needed(gateway, known)
     _check(jobs or [], known, found)
     ended_s = {name: job["ended_at_s"] if job["status"] in OVER else None for name, job in known.items()}
-    chosen = disk.removable(found, ended_s, needed, time.time() - days * DAY_S, kinds, jobs or [])
+    before_s = {kind: time.time() - kept * 86400 for kind, kept in days.items()}
+    chosen = disk.removable(found, ended_s, needed, before_s, jobs or [])
     rows: list[dict[str, Any]] = []
     for each in [each for each in chosen if not jobs or each.job in jobs]:
         size_bytes = each.size_bytes()
@@ -64,6 +69,23 @@ def clean(
         rows.append({"job": each.job, "team": team, "kind": each.kind, "bytes": size_bytes})
     report = {"dry_run": dry_run, "bytes": sum(row["bytes"] for row in rows), "folders": rows}
     answer(output, report, lambda: _table(report))
+
+
+def _days(older_than: float | None, named: bool, checkpoints: bool) -> dict[str, float]:
+    """Return after how many days the folders of each kind go. Checkpoints of ``named`` jobs go if the command says so."""
+    from stretto_installation.one_machine import disk
+    from stretto_runtime import SettingsFault
+    from stretto_runtime.settings import KeptSettings
+
+    try:
+        kept = KeptSettings.load("kept", {name: value for name, value in os.environ.items() if name.startswith(KEPT)})
+    except SettingsFault as fault:
+        raise BadInput(str(fault)) from fault
+    days = {disk.PODS: kept.kept_pods_days, disk.SPANS: kept.kept_spans_days}
+    if checkpoints or (kept.kept_checkpoints_days is not None and not named):
+        days[disk.CHECKPOINTS] = kept.kept_checkpoints_days or kept.kept_pods_days
+    given = older_than if older_than is not None else 0.0 if named else None
+    return days if given is None else dict.fromkeys(days, given)
 
 
 def _needed(gateway: Documents, known: dict[str, Any]) -> set[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from stretto_messages.base import counted
+
 from ...command import command
 from ...options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer
 
@@ -14,5 +16,6 @@ def down(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = OutputFor
     ended = take_down(folder)
     text = "everything ended"
     if ended.left:
-        text = f"everything ended: the supervisor was gone, and {ended.left} processes that it had left were ended now"
+        left = counted(ended.left, "process", "processes")
+        text = f"everything ended: the supervisor was gone, and what it had left was ended now: {left}"
     answer(output, {"ended": ended.ended, "left": ended.left}, lambda: text)

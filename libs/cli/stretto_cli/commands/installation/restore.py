@@ -61,13 +61,13 @@ def restore(
 async def _restore(folder: Path, source: Path, replace: bool) -> Restored:
     from stretto_installation.backup import restore as restore_streams
     from stretto_installation.known_streams import named
-    from stretto_installation.one_machine.bus import known_streams, started_alone
+    from stretto_installation.one_machine.bus import known_streams, started_alone, store_url_of
     from stretto_installation.provision import streams
     from stretto_installation.settings import StreamsSettings
 
     settings = StreamsSettings.of_streams()
     configs, now_s = streams(settings), time.time()
-    known = known_streams(folder, os.environ.get("STRETTO_CHECKPOINTS_STORE_URL", ""), forget=True)
+    known = known_streams(folder, store_url_of(os.environ), forget=True)
     async with started_alone(folder, "restore") as client:
         restored = await restore_streams(
             client.bus, source, configs, now_s, replace, lambda line: complaints.print(line)

@@ -10,6 +10,7 @@ import typer
 from rich.console import Group
 from rich.markup import escape
 from stretto_client.documents import Json
+from stretto_messages.base import counted
 
 from ...command import CommandGroup
 from ...options import GatewayOptions, JobArgument, OutputForm, OutputOption, answer
@@ -96,12 +97,12 @@ def _converted(report: Json) -> object:
     made = table("column", "type", "missing", "", right=("missing",))
     for each in report["columns"]:
         made.add_row(escape(each["name"]), escape(each["type"]), f"{each['missing']:,}", escape(each["hint"]))
-    told = [f"{report['folder']}: {report['rows']:,} rows of {report['files']} files"]
+    told = [f"{report['folder']}: {counted(report['rows'], 'row')} of {counted(report['files'], 'file')}"]
     if report["refused_count"]:
-        told += [f"{report['refused_count']} rows are left out:", *report["refused"]]
+        told += [f"left out: {counted(report['refused_count'], 'row')}", *report["refused"]]
     return Group(*map(escape, told), made)
 
 
 def _summary(answered: Json) -> str:
     more = "still growing" if answered["growing"] else "closed"
-    return f"{answered['job']}: {answered['samples']:,} samples in {answered['partitions']} partitions, {more}"
+    return f"{answered['job']}: {counted(answered['samples'], 'sample')} in {counted(answered['partitions'], 'partition')}, {more}"

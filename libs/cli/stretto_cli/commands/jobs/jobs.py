@@ -22,7 +22,10 @@ def list_jobs(
         typer.Option(autocompletion=complete_from(JOB_STATES), help="List only jobs in this state, e.g. training."),
     ] = None,
 ) -> None:
-    """List all jobs."""
+    """List all jobs; `disk` is what their checkpoints take in the store now, also by team where there are teams.
+
+    It holds neither the folders of pods, which `stretto clean --dry-run` measures on one machine, nor the log.
+    """
     with options.connect() as gateway:
         found = gateway.jobs(status)
     options.answer(found, lambda: render.jobs(found, console.width, options.same_gateway()))

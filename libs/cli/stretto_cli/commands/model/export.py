@@ -12,6 +12,7 @@ import typer
 from stretto_client.documents import Json
 from stretto_client.protocol.operations import ENDED_STATES
 from stretto_core.checkpoints.names import is_final
+from stretto_messages.base import counted
 
 from ...command import command
 from ...errors import BadInput
@@ -147,6 +148,7 @@ def manifest_of(view: Json, live: bool) -> str:
     if not stored:
         raise BadInput(
             f"{name} is {status} and has no stored checkpoint"
+            + (f": {view['reason']}" if status in ENDED_STATES and view.get("reason") else "")
             + ("" if status in ENDED_STATES else f"; take one with `stretto checkpoint {name}`, or wait")
         )
     if not live:
@@ -160,6 +162,7 @@ def _told(to: str, done: dict[str, Any]) -> str:
     size = sum(file["bytes"] for file in done["files"].values())
     changed = f" that changed since {done['since']['checkpoint']}" if done["since"] else ""
     return (
-        f"{done['job']} exported to {to} as {done['format']}: {rows:,} rows in {len(tables)} tables{changed}, "
-        f"{size:,} bytes, of checkpoint {checkpoint['id']} ({checkpoint['samples']:,} samples trained)"
+        f"{done['job']} exported to {to} as {done['format']}: {counted(rows, 'row')} in "
+        f"{counted(len(tables), 'table')}{changed}, {counted(size, 'byte')}, of checkpoint {checkpoint['id']} "
+        f"({counted(checkpoint['samples'], 'sample')} trained)"
     )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from stretto_client import figures
+from stretto_messages.base import counted
 from stretto_messages.books import small_share
 
 from ...command import command
@@ -19,7 +21,8 @@ def audit(options: GatewayOptions, job: JobArgument) -> None:
 
     The ledger's books are compared with the counts of every column of the parameters: how many samples, and which.
     Losses and repetitions are counted separately; one never cancels the other. Samples that were given up are in no
-    column: they are listed with their reasons. Exit status 0 only if the books agree and no sample is in flight.
+    column: they are listed with their reasons. Exit status 0 only if the books agree and no sample is in flight: of a job that still trains it is 1, and the last line
+    says so.
     """
     with options.connect() as gateway:
         found = gateway.audit(job)
@@ -29,8 +32,7 @@ def audit(options: GatewayOptions, job: JobArgument) -> None:
     if not found["exact"]:
         raise CliError(f"the books of {job} are not exact: {'; '.join(found['findings'])}")
     if not found["quiet"]:
-        why = "; ".join(found["findings"]) or f"{found['samples_in_flight']:,} samples are in flight"
-        raise CliError(f"exact so far, but training is in progress: {why}")
+        raise typer.Exit(CliError.status)
 
 
 def shown(found: Json) -> RenderableType:
@@ -49,7 +51,7 @@ def shown(found: Json) -> RenderableType:
         ("repeated, by the worst column", "samples_repeated"),
     ):
         made.add_row(title, f"{found[name]:,}")
-    parts += [made, f"{found['columns_exact']} of {found['columns']} columns counted just these samples"]
+    parts += [made, f"{found['columns_exact']} of {counted(found['columns'], 'column')} counted just these samples"]
     parts += [f"[red]{escape(finding)}[/red]" for finding in found["findings"]]
     if found["epochs"]:
         made = table("epoch", "done", "in flight", "waiting", "given up", right=("done", "in flight", "waiting"))
@@ -88,7 +90,13 @@ def _verdict(found: Json) -> str:
             if found["exact"]
             else f"{verdict}; {of_all}"
         )
-    return verdict + ("" if found["quiet"] else ", and samples are in flight")
+    if found["quiet"]:
+        return verdict
+    flying = counted(found["samples_in_flight"], "sample")
+    return (
+        f"{verdict} so far, with {flying} in flight: it still trains. Audit again after its end, for which "
+        f"`stretto watch {escape(found['job'])}` waits"
+    )
 
 
 def returned(returns: list[Json]) -> list[str]:

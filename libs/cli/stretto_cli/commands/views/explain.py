@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from stretto_client import figures
 from stretto_client.protocol.operations import ENDED_STATES
+from stretto_messages.base import counted
 
 from ...command import command
 from ...errors import BadInput
@@ -70,7 +71,7 @@ def decisions(view: Json, chosen: list[Json]) -> RenderableType:
 
 def data_workers(each: Json) -> str:
     """Say how many data workers were decided on, why, and what they brought."""
-    count = f"{each['count']} data worker{'s' * (each['count'] != 1)}"
+    count = counted(each["count"], "data worker")
     wanted = f" of {each['wanted']} wanted" if each["wanted"] != each["count"] else ""
     size = f" of {figures.cores(each['cpu_cores'])}, {figures.size(each['memory_bytes'])}" if each["count"] else ""
     before, after = each["throughput_before"], each["throughput"]
@@ -89,9 +90,9 @@ def loss(each: Json) -> str:
     if each["restored_at_s"] is None:
         return f"{begun}. Its columns are not back yet"
     return (
-        f"{begun}. Its {each['columns']} columns ({figures.size(each['size_bytes'])}) were back from "
+        f"{begun}. Its {counted(each['columns'], 'column')} ({figures.size(each['size_bytes'])}) were back from "
         f"{each['checkpoint']} after {figures.seconds(each['restored_at_s'] - each['time_s'])}; "
-        f"{each['samples_recomputed']:,} samples were trained again for them"
+        f"trained again for them: {counted(each['samples_recomputed'], 'sample')}"
     )
 
 
@@ -140,14 +141,15 @@ def _why(d: Json) -> RenderableType:
     free += [f"{count} {escape(name)}" for name, count in d["free_extended"].items()]
     grid.add_row(
         "chosen by",
-        f"{d['algorithm']}; costs {d['cost_per_hour']:.3f} an hour; leaves {' and '.join(free)} free in the cluster",
+        f"the algorithm {d['algorithm']} (`stretto whatif select --help`); costs {d['cost_per_hour']:.3f} an hour by "
+        f"the job's prices; leaves {' and '.join(free)} free in the cluster",
     )
     return grid
 
 
 def _round(chosen: Json) -> str:
     """Return the value of the choice over all jobs, and its proven bound."""
-    jobs = f"{chosen['jobs']} job{'s' * (chosen['jobs'] != 1)}"
+    jobs = counted(chosen["jobs"], "job")
     return (
         f"{escape(chosen['algorithm'])} over {jobs}: {escape(chosen['objective'])} {chosen['value']:.6g}, at most "
         f"{chosen['bound']:.6g} is possible (gap {chosen['gap']:.3%}); this plan's part {chosen['term']:.4g}"
@@ -212,7 +214,7 @@ def _measured(m: Json) -> RenderableType:
         "measured",
         f"plan v{m['plan_version']}: {figures.rate(m['throughput'])}, step {figures.seconds(step_s)}: {told}, "
         f"together {figures.seconds(together_s)}, {more if together_s > step_s else rest}; "
-        f"{m['categories']:,} categories{fed}{settled}",
+        f"{counted(m['categories'], 'category', 'categories')}{fed}{settled}",
     )
 
 
@@ -222,7 +224,8 @@ def _fitted(m: Json) -> RenderableType:
     interval = figures.interval(m["predicted_interval_s"], "{:.4f}")
     return _line(
         "model",
-        f"{m['form']} form, RMSLE {m['rmsle']:.3f} over {m['points']} windows of {m['configurations']} configurations; "
+        f"{m['form']} form, RMSLE {m['rmsle']:.3f} over {counted(m['points'], 'window')} of "
+        f"{counted(m['configurations'], 'configuration')}; "
         f"step predicted {m['predicted_step_time_s']:.4f} s {interval}, measured {m['measured_step_time_s']:.4f} s; "
         f"{coefficients}{unknown}",
     )
@@ -274,9 +277,12 @@ def _alternatives(d: Json) -> RenderableType:
 
 def _outcome(d: Json) -> RenderableType:
     outcome = d["outcome"]
-    predicted = f"{figures.rate(d['throughput'])} {figures.interval(d['throughput_interval'])}".strip()
-    before = figures.rate(d["throughput_before"])
-    lines = [f"predicted {predicted}, before {before}"]
+    lines = ["nothing was predicted: there was no measurement to predict from"]
+    if d["throughput"] is not None:
+        interval = figures.interval(d["throughput_interval"])
+        lines = [f"predicted {figures.rate(d['throughput'])}" + (f", with 90 % between {interval}" if interval else "")]
+    if d["throughput_before"] is not None:
+        lines[0] += f"; {figures.rate(d['throughput_before'])} before"
     if outcome["applied_at_s"] is not None:
         lines.append(f"applied {figures.clock(outcome['applied_at_s'])}, took {figures.seconds(outcome['took_s'])}")
     if outcome["throughput"] is not None:
@@ -284,7 +290,8 @@ def _outcome(d: Json) -> RenderableType:
         inside = {True: ", inside the interval", False: ", outside the interval", None: ""}[outcome["inside_interval"]]
         gain = "" if outcome["gain"] is None else f" = {outcome['gain']:.2f} × before"
         lines.append(
-            f"brought {figures.rate(outcome['throughput'])}{gain} over {outcome['windows']} windows{error}{inside}"
+            f"brought {figures.rate(outcome['throughput'])}{gain} over {counted(outcome['windows'], 'window')}{error}"
+            f"{inside}"
         )
     else:
         lines.append("what it brought was not measured: no settled window under it")

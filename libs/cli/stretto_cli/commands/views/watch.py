@@ -16,6 +16,7 @@ from rich.text import Text
 from stretto_client import figures
 from stretto_client.documents import Documents
 from stretto_client.protocol.operations import ENDED_STATES
+from stretto_messages.base import counted
 
 from ...command import command
 from ...options import GatewayOptions, JobArgument, console, print_json, quantity
@@ -135,7 +136,7 @@ def _feed(view: Json) -> str:
 def _partitions(data: Json, parts: Json) -> str:
     """List the partitions, newest first; the table cuts the rest."""
     named = ", ".join(f"{escape(name)} {figures.short(part['samples'])}" for name, part in reversed(parts.items()))
-    return f"{len(parts)} partition{'s' * (len(parts) != 1)}{', growing' * data['growing']}: {named}"
+    return f"{counted(len(parts), 'partition')}{', growing' * data['growing']}: {named}"
 
 
 def _quality(curve: list[Json], width: int) -> str:
@@ -167,7 +168,8 @@ def _speed(view: Json, width: int) -> str:
         return f"{line}[red]0/s[/red]  {since}"
     if view["status"] != "training":
         return f"{line.rstrip()}{top}" if points else "not measured yet"
-    return f"{line}{figures.rate(view['progress']['samples_per_s'])}{top}"
+    per_s = view["progress"]["samples_per_s"]
+    return f"{line}{figures.rate(per_s)}{top}" if per_s or points else "the first samples are trained; no rate yet"
 
 
 def _pods(view: Json, width: int, rows: int | None) -> RenderableType:

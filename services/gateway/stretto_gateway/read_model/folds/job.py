@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import singledispatchmethod
 
 from stretto_core.actuator.ending import given_up, not_stored
+from stretto_core.checkpoints.names import is_final
 from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import Message
@@ -22,6 +23,8 @@ REQUESTS = 100
 def judge(view: views.JobView) -> None:
     """Say how a finished job ended; the end of its final checkpoint may be known only afterwards."""
     stored = [each.checkpoint for each in view.checkpoints if each.stage in ("stored", "restored") and each.checkpoint]
+    if stored and is_final(stored[-1].id):
+        view.stored_bytes = stored[-1].size_bytes  # the earlier ones go with the job's end
     unstored = not_stored(view.final_checkpoint_failure, stored[-1].url if stored else "")
     others = [each for each in view.shortfalls if each.kind != "not-stored"]
     view.shortfalls = [unstored, *others] if unstored else others

@@ -215,6 +215,7 @@ class PodFold(Fold):
         self._stage(message.checkpoint.id, "stored", message.checkpoint)
         if message.best:
             self.view.best_checkpoint = message.checkpoint
+        self.view.stored_bytes = message.stored_bytes
         if is_final(message.checkpoint.id):
             self._final_checkpoint_ended("")
 

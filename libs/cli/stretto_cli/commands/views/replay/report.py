@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.text import Text
 from stretto_client import figures
+from stretto_messages.base import counted
 from stretto_runtime.replay import Replayed, ReplayedDecision
 
 from ....render import table
@@ -87,7 +88,20 @@ def for_people(job: str, found: Sequence[Replayed]) -> RenderableType:
     for done in found:
         if other := different(done):
             parts += _first(done, other)
+    parts.append(Text.from_markup(_verdict(found)))
     return Group(*parts)
+
+
+def _verdict(found: Sequence[Replayed]) -> str:
+    """Say in a line whether the decisions are the same."""
+    decided, same = sum(len(done.decisions) for done in found), sum(done.count("same") for done in found)
+    missed = sum(done.count("not replayed") for done in found)
+    rest = f"; {counted(missed, 'decision')} could not be decided again" if missed else ""
+    if other := sum(len(different(done)) for done in found):
+        return f"[red bold]not the same[/red bold]: {other:,} of {counted(decided, 'decision')} differ{rest}"
+    if not same:
+        return "nothing was decided yet" if not decided else f"[yellow bold]nothing was compared[/yellow bold]{rest}"
+    return f"[green bold]the same, byte for byte[/green bold]: {counted(same, 'decision')}{rest}"
 
 
 def _first(done: Replayed, other: Sequence[ReplayedDecision]) -> list[RenderableType]:
