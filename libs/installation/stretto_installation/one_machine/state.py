@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from stretto_bus.source_port import open_line
 from stretto_client import figures
 from stretto_client.places import SOCKET
 from stretto_runtime.process.listeners import short
@@ -101,7 +102,7 @@ async def readiness(folder: Path, name: str, pid: int | None) -> dict[str, Any]:
                 with short(folder / "run" / SOCKET) as path:
                     reader, writer = await asyncio.open_unix_connection(path)
             else:
-                reader, writer = await asyncio.open_connection(where["host"], where["port"])
+                reader, writer = await open_line(where["host"], where["port"])
             writer.write(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
             answer = await reader.read()
             writer.close()
