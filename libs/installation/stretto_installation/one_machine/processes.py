@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 from stretto_runtime.process.pid import ProcessIdentity
+from stretto_runtime.process.views import has_mounted
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MOST_S = 10.0
@@ -213,7 +214,7 @@ def pods_of(folder: Path) -> list[psutil.Process]:
     """Return every process of every pod of an installation.
 
     Pods are found by the sessions that the pod files name, whether the session's leader lives or not, and, in case the
-    files are gone, by the environment of each process.
+    files are gone or the pod has left its session, by the environment of each process and its view of the file system.
     """
     leaders: list[tuple[int, ProcessIdentity | None]] = []
     for file in (folder / "pods").glob("*/*/pod.json"):
@@ -224,10 +225,16 @@ def pods_of(folder: Path) -> list[psutil.Process]:
     pods = folder.resolve() / "pods"
     for process in _all():
         with contextlib.suppress(psutil.Error, OSError):
-            pod_folder = process.environ().get("STRETTO_POD_FOLDER", "")
-            if Path(pod_folder).is_relative_to(pods) and namespace_of(process.pid) == namespace_of():
+            if namespace_of(process.pid) != namespace_of():
+                continue
+            if has_mounted(process.pid, pods) or _folder_of(process).is_relative_to(pods):
                 found.setdefault(process.pid, process)
     return list(found.values())
+
+
+def _folder_of(process: psutil.Process) -> Path:
+    """Return the folder of a pod that a process names as its own. Raises psutil.Error."""
+    return Path(process.environ().get("STRETTO_POD_FOLDER", ""))
 
 
 def namespace_of(pid: int | str = "self") -> str:

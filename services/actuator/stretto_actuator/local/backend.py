@@ -29,6 +29,7 @@ from ..settings import ActuatorSettings
 from .boxes import Boxes, boxes_of, launch_of
 from .control_groups import Cgroups, Group
 from .ends import Ends
+from .exhaustion import Guard
 from .processes import PodProcesses, integer
 from .records import PRIVATE, Record, Records, clear_spans
 
@@ -103,13 +104,15 @@ class LocalBackend:
         self._following = Following()
         self._ends = Ends(self._following)
         self._cleared_at_s = -math.inf
+        self._guard = Guard(self._records, self._processes)
 
     # the protocol ----------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Nothing to do: everything is looked up when it is asked for."""
+        self._guard.start()
 
     async def close(self) -> None:
+        await self._guard.stop()
         self._ends.close()
 
     def places(self, job: str, pod: str) -> Places:
