@@ -1,4 +1,4 @@
-"""Connections on this machine also while another program has used up the ports that the kernel gives to connections.
+"""Connections on this machine, also while another program has used up the ports that the kernel gives to connections.
 
 One program can hold all of them, and then nobody connects from a port of the kernel's choice. The ports below those, and
 all addresses of loopback but the first, are left: a local pod may choose neither (``landlock.py``).

@@ -1,4 +1,4 @@
-"""What all processes of a user, or of the machine, have together, and one pod can use up: found by trying.
+"""The guard of what all processes of a user, or of the machine, have together, and one pod can use up.
 
 No limit of the kernel keeps a pod from taking all ports of outgoing connections, or all places for watched files, of
 which each server needs one for each connection. So the pod that holds most of them is ended when there are none left.
