@@ -43,7 +43,8 @@ CLEAR_EVERY_S = 3600.0
 
 # Enter the control groups, start the pod, write down its pid and in the end its exit code. SIGTERM to the shell must
 # not end it before the pod; the trap also keeps the signal at its default for the pod itself. Its own name is the
-# folder in which the pod starts. A rename is tried again: a signal to the whole session may meet it.
+# folder in which the pod starts. Where memory is short, the kernel ends a pod before any service. A rename is tried
+# again: a signal to the whole session may meet it.
 SHELL = """
 rename() { mv "$1" "$2" || mv "$1" "$2"; }
 tell() { echo $1 > exit.tmp && rename exit.tmp exit; }
@@ -52,7 +53,7 @@ while [ "$1" != -- ]; do
   shift
 done; shift
 trap : TERM
-(cd "$0" && exec "$@") &
+(cd "$0" || exit; { echo 800 > /proc/self/oom_score_adj; } 2>/dev/null; exec "$@") &
 child=$!
 echo $child > pid.tmp && rename pid.tmp pid
 wait $child; code=$?

@@ -137,6 +137,20 @@ async def test_the_pod_that_holds_most_is_ended_once_something_is_used_up(
         end_pods(place.state, 0.0)
 
 
+async def test_the_kernel_takes_memory_from_a_pod_first_and_the_pod_cannot_change_it(place: Place) -> None:
+    script = """
+own = "/proc/self/oom_score_adj"
+print(open(own).read(), end="", flush=True)
+try:
+    print("0", file=open(own, "w"), flush=True)
+except OSError:
+    print("closed", flush=True)
+"""
+    await place.launch("worker-0", script)
+    await ended(place.backend)
+    assert (await place.backend.logs("j", "worker-0", 5)).split() == ["800", "closed"]
+
+
 DAEMON = """
 import os, subprocess, sys
 if os.fork() == 0:
