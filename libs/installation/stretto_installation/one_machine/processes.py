@@ -221,8 +221,8 @@ def pods_of(folder: Path) -> list[psutil.Process]:
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record = json.loads(file.read_text())
             leaders.append((int(record["pid"]), ProcessIdentity.parse(record["birth"])))
-    found = {process.pid: process for process in sessions_of(leaders)}
     pods = folder.resolve() / "pods"
+    found = {process.pid: process for process in sessions_of(leaders) if works_in(process.pid, pods)}
     for process in _all():
         with contextlib.suppress(psutil.Error, OSError):
             if namespace_of(process.pid) != namespace_of():
@@ -235,6 +235,20 @@ def pods_of(folder: Path) -> list[psutil.Process]:
 def _folder_of(process: psutil.Process) -> Path:
     """Return the folder of a pod that a process names as its own. Raises psutil.Error."""
     return Path(process.environ().get("STRETTO_POD_FOLDER", ""))
+
+
+def works_in(pid: int, folder: Path) -> bool:
+    """Return whether a process has a file below ``folder`` open, as all have that an installation starts.
+
+    A job may have written the files of a folder, and named any process there.
+    """
+    begin = f"{folder.resolve()}/"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{name}").startswith(begin):
+                    return True
+    return False
 
 
 def namespace_of(pid: int | str = "self") -> str:

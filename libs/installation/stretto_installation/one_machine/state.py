@@ -17,7 +17,7 @@ from stretto_runtime.process.listeners import short
 
 from ..errors import InstallationError, NotRunning
 from .listeners import GATEWAY
-from .processes import named_in
+from .processes import named_in, works_in
 
 FREE_BYTES_LEAST = 256 << 20
 """With less than this free, the bus would refuse the first events of a job."""
@@ -67,7 +67,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 def supervisor_of(state: dict[str, Any], folder: Path) -> psutil.Process:
     """Return the supervisor that ``up.json`` names by process id and birth. Raises NotRunning."""
     found = named_in(state)
-    if found is None:
+    if found is None or not works_in(found.pid, folder):
         raise NotRunning(f"the supervisor of {folder} is gone; `stretto down --folder {folder}` ends what it left")
     return found
 
