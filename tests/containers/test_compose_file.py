@@ -103,7 +103,9 @@ def test_a_bus_that_could_not_store_is_ended_once_it_has_room(
     }.items():
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
         (tmp_path / name).chmod(0o755)
-    done = subprocess.run(["sh", "-c", script], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=False, timeout=60)
+    done = subprocess.run(
+        ["sh", "-c", script], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=False, timeout=60
+    )
     assert (done.returncode, (tmp_path / "ended").exists()) == (status, ends)
 
 

@@ -1,7 +1,7 @@
 """Connections on this machine, also while another program has used up the ports that the kernel gives to connections.
 
-One program can hold all of them, and then nobody connects from a port of the kernel's choice. The ports below those, and
-all addresses of loopback but the first, are left: a local pod may choose neither (``landlock.py``).
+One program can hold all of them, and then nobody connects from a port of the kernel's choice. The ports below those,
+and all addresses of loopback but the first, are left: a local pod may choose neither (``landlock.py``).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Transport(TcpTransport):
     """The line of nats-py, by ``open_line``."""
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
-        opened = open_line(uri.hostname or "", uri.port or 0, buffer_size)
-        self._bare_io_reader, self._bare_io_writer = await asyncio.wait_for(opened, connect_timeout)
+        async with asyncio.timeout(connect_timeout):
+            opened = await open_line(uri.hostname or "", uri.port or 0, buffer_size)
+        self._bare_io_reader, self._bare_io_writer = opened
         self._io_reader, self._io_writer = self._bare_io_reader, self._bare_io_writer

@@ -18,7 +18,7 @@ Started = Callable[..., psutil.Process]
 
 @contextmanager
 def sleepers() -> Iterator[Started]:
-    """Give a function that starts a process that only sleeps, with a log in a folder; all of them end with the block."""
+    """Give a function that starts a process that only sleeps, with a log in a folder; all end with the block."""
     begun: list[subprocess.Popen[bytes]] = []
 
     def start(folder: Path = Path("/dev")) -> psutil.Process:

@@ -55,7 +55,9 @@ class Group:
             Path(folder).mkdir(parents=version == 1, exist_ok=True)
         if "pids" in self.folders:
             own = Path(self.folders["pids"][0])
-            most = min(filter(None, (_number(Path("/proc/sys", name)) for name in MACHINES_PROCESSES)), default=PROCESSES)
+            most = min(
+                filter(None, (_number(Path("/proc/sys", name)) for name in MACHINES_PROCESSES)), default=PROCESSES
+            )
             (own / "pids.max").write_text(str(PROCESSES))
             (own.parent / "pids.max").write_text(str(most * 3 // 4))  # of all pods together
 

@@ -55,7 +55,9 @@ class Guard:
         if record is None or count < MANY:
             log.warning("used up, but not by a pod", what=found)
             return
-        log.warning("a pod has used up what all processes need: it is ended", what=found, job=record.job, pod=record.pod)
+        log.warning(
+            "a pod has used up what all processes need: it is ended", what=found, job=record.job, pod=record.pod
+        )
         self._processes.kill(record)
 
     def _open_files(self, record: Record) -> float:

@@ -30,7 +30,7 @@ _SMALL = b"mode=0700,size=1m,nr_inodes=1024"
 PROCESSES = max(4096, 64 * (os.cpu_count() or 1))
 """Processes and threads of one pod: as many as a container has, more where libraries start some for each core."""
 _OF_THE_USER = (resource.RLIMIT_NPROC, resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_MEMLOCK)
-"""Limits of what all processes of a user have together; where a user makes a namespace, the kernel counts anew in it."""
+"""Limits of what all processes of a user have together; in a namespace that a user makes, the kernel counts anew."""
 OF_THE_NAMESPACE = {"max_user_namespaces": 0, "max_inotify_instances": 8, "max_fanotify_groups": 0}
 """A further namespace would have rights in it again; of instances of inotify a user has only some hundred."""
 

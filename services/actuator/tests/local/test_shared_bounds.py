@@ -9,6 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from local_pods import ended
 from stretto_actuator.backend import PodSpec
 from stretto_actuator.local import landlock, mounts
 from stretto_actuator.local.backend import LocalBackend
@@ -17,7 +18,6 @@ from stretto_actuator.local.landlock import ABI_SCOPES
 from stretto_actuator.settings import ActuatorSettings
 from stretto_installation.one_machine.processes import end_pods, pods_of
 
-from local_pods import ended
 from tests.waits import until
 
 MIB = 2**20
@@ -104,7 +104,9 @@ class Place:
 
     def __init__(self, folder: Path) -> None:
         self.state = folder.resolve() / "a state"
-        self.backend = LocalBackend(self.state, cgroups=False, boxes=boxes_of(ActuatorSettings(state_folder=self.state)))
+        self.backend = LocalBackend(
+            self.state, cgroups=False, boxes=boxes_of(ActuatorSettings(state_folder=self.state))
+        )
 
     async def launch(self, pod: str, script: str) -> None:
         command = (sys.executable, "-S", "-c", script)
