@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 from stretto_runtime.process.pid import ProcessIdentity
 from stretto_runtime.process.views import has_mounted
+from stretto_runtime.settings import EVICTED
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MOST_S = 10.0
@@ -202,6 +203,10 @@ def end_pods(folder: Path, grace_s: float) -> int:
     A pod that is about to start, or ends slowly, starts processes meanwhile: they are looked for until there are none.
     """
     ended = 0
+    for pod in (folder / "pods").glob("*/*/pod.json"):
+        with contextlib.suppress(OSError):  # a full disk: it counts as a loss
+            if not (pod.parent / "exit").exists():
+                (pod.parent / EVICTED).touch()
     for _ in range(ROUNDS_MAX):
         found = pods_of(folder)
         if not found:

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import psutil
 from stretto_runtime.process.pid import ProcessIdentity
+from stretto_runtime.settings import EVICTED
 from stretto_wire import EVENTS_KEPT_S
 
 from ..backend import HEADROOM, BackendError, Following, Places, PodSpec, PodStatus, exit_reason
@@ -243,7 +244,7 @@ class LocalBackend:
                     start_new_session=True,
                     pass_fds=(lock,),
                 )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter of a variable or path that nobody can have
             raise BackendError(f"{spec.job}/{spec.pod} cannot be started as {spec.command[0]}: {error}") from error
         self._children[spec.job, spec.pod] = child
         self._record_start(spec, group, child.pid)
@@ -305,7 +306,8 @@ class LocalBackend:
             code = integer(folder / "exit")  # it may have ended while we looked
         oom = record.oom_killed or (code == 137 and record.group.oom_kills() > 0)
         log = _tail(folder / "log", LOG_BYTES) if code not in (0, None) else ""
-        return replace(base, state="exited", exit_code=code, reason=exit_reason(code, oom), log=log)
+        reason = "evicted" if (folder / EVICTED).exists() and not oom else exit_reason(code, oom)
+        return replace(base, state="exited", exit_code=code, reason=reason, log=log)
 
     # weaker limits ---------------------------------------------------------------------------------------------
 

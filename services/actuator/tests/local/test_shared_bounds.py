@@ -153,6 +153,15 @@ except OSError:
     assert (await place.backend.logs("j", "worker-0", 5)).split() == ["800", "closed"]
 
 
+async def test_the_end_of_an_installation_is_no_fault_of_its_pods(place: Place) -> None:
+    """A job survives five losses of parameters, and any number of restarts of its installation."""
+    for pod, script in (("ps-0", "import time; time.sleep(60)"), ("ps-1", "raise SystemExit(4)")):
+        await place.launch(pod, script)
+    await until((place.state / "pods/j/ps-1/exit").exists)
+    end_pods(place.state, 10.0)
+    assert [(pod.pod, pod.reason) for pod in await ended(place.backend)] == [("ps-0", "evicted"), ("ps-1", "failed")]
+
+
 DAEMON = """
 import os, subprocess, sys
 if os.fork() == 0:
