@@ -562,7 +562,8 @@ def test_where_the_kernel_cannot_pods_start_as_before_and_it_is_said(
     assert "may send signals to" in warning_of(here)
     assert "may limit and slow down" in warning_of(here)
     monkeypatch.setattr(boxes, "_unsheltered", lambda: "it gives no mount namespace")
-    assert "may change mode, owner and times of files of this user: it gives no" in warning_of(here)
+    assert "may change mode, owner and times of files of this user, and leave processes behind" in warning_of(here)
+    assert "it gives no mount namespace" in warning_of(here)
     found = boxes_of(here)
     assert found is not None
     assert not found.sheltered
