@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,6 +76,37 @@ def test_services_wait_for_what_they_need() -> None:
         assert EVERY[name]["depends_on"]["provision"] == {"condition": "service_completed_successfully"}
     assert EVERY["provision"]["depends_on"]["nats"] == {"condition": "service_healthy"}
     assert EVERY["checkpoints"]["depends_on"]["redis"] == {"condition": "service_healthy"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "free_kib", "status", "ends"),
+    [
+        ('{"status":"ok"}', 0, 0, False),
+        ('{"errors":[{"error":"JetStream stream is not current"}]}', 1 << 20, 0, False),
+        ('{"errors":[{"error":"write error: no space left on device"}]}', 1000, 1, False),
+        ('{"errors":[{"error":"write error: too many open files"}]}', 1 << 20, 1, True),
+        ("", 1 << 20, 1, False),
+    ],
+)
+def test_a_bus_that_could_not_store_is_ended_once_it_has_room(
+    answer: str, free_kib: int, status: int, ends: bool, tmp_path: Path
+) -> None:
+    """Method: stand-ins for the answers of the server, the size of its disk, and the end of the first process."""
+    kind, text = EVERY["nats"]["healthcheck"]["test"]
+    script = text.replace("$$", "$").replace("kill 1\n", f"echo > {tmp_path}/ended\n")
+    assert (kind, script.count("/ended")) == ("CMD-SHELL", 1)
+    assert EVERY["nats"]["restart"] == "unless-stopped"
+    for name, body in {
+        "wget": "exit 0",
+        "nc": f"cat > /dev/null\necho '{answer}'" if answer else "exit 1",
+        "df": f"echo Filesystem\necho /dev/sda 9 9 {free_kib} 1% /data",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    done = subprocess.run(
+        ["sh", "-c", script], env={"PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=False, timeout=60
+    )
+    assert (done.returncode, (tmp_path / "ended").exists()) == (status, ends)
 
 
 def test_the_bus_takes_what_the_embedded_one_takes() -> None:

@@ -15,11 +15,12 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from nats.aio.client import Client
+from nats.aio.client import Client, Srv
 from nats.aio.msg import Msg
 from nats.errors import BadSubjectError, ConnectionClosedError, Error, MaxPayloadError, OutboundBufferLimitError
 
 from stretto_bus.received import HEAD, Received, header_lines
+from stretto_bus.source_port import Transport
 
 FLUSH_S = 10
 CROWDED_BYTES = 8 << 20
@@ -104,6 +105,11 @@ class Connection(Client):
         current = self._current_server
         self._server_pool.sort(key=lambda server: server is current)
         await self.force_reconnect()
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        if not self._transport and s.uri.scheme in ("nats", "tls"):
+            self._transport = Transport()
+        await super()._connect_to_server(s)
 
     async def _attempt_reconnect(self) -> None:
         """Abort the old line, then reconnect: nats-py waits until all written bytes have left, which takes minutes on

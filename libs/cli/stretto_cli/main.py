@@ -107,9 +107,11 @@ class _Group(TyperGroup):
             sys.exit(CliError.status)
 
     def invoke(self, ctx: Any) -> Any:
-        as_json = wants_json([*ctx._protected_args, *ctx.args])
+        arguments = [*ctx._protected_args, *ctx.args]
+        as_json = wants_json(arguments)
         try:
             check_environment(os.environ)
+            _check_characters(arguments)
             return super().invoke(ctx)
         except CliError as error:
             raise _report(error, as_json) from error
@@ -126,6 +128,13 @@ class _Group(TyperGroup):
             raise typer.Exit(0) from None
         except OSError as error:
             raise _report(of_system(error), as_json) from error
+
+
+def _check_characters(arguments: Sequence[str]) -> None:
+    """Refuse an argument that is no text with BadInput: no job, address or file of an installation has such a name."""
+    for argument in arguments:
+        if not argument.isascii() and any("\ud800" <= letter <= "\udfff" for letter in argument):
+            raise BadInput(f"{argument}: not in UTF-8; rename the file, or set the terminal to UTF-8")
 
 
 def _report(error: CliError, as_json: bool) -> typer.Exit:

@@ -94,3 +94,9 @@ def test_the_help_tells_the_exit_statuses() -> None:
     told = " ".join(CliRunner().invoke(app, ["--help"]).stdout.split())
     assert "Exit status: 0 done; 1 failed" in told
     assert "2 the input cannot be used" in told
+
+
+@pytest.mark.parametrize("command", [["watch"], ["replay"], ["up", "--folder"], ["jobs", "--url"]])
+def test_an_argument_that_is_no_text_is_refused(command: list[str]) -> None:
+    refused = CliRunner().invoke(app, [*command, "a\udc80"])
+    assert (refused.exit_code, "not in UTF-8" in refused.stderr) == (2, True)

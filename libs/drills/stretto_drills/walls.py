@@ -8,9 +8,11 @@ from __future__ import annotations
 import base64
 import contextlib
 import ctypes
+import errno
 import importlib
 import json
 import os
+import random
 import resource
 import signal
 import socket
@@ -23,6 +25,7 @@ from typing import Any
 
 import nkeys
 from stretto_bus.login import seed_of, token_of
+from stretto_bus.source_port import PORTS
 
 EXAMPLE = "stretto.examples.wide_deep:WideDeep"
 OPEN, TRIED = "wall open: ", "walls tried: "
@@ -30,9 +33,21 @@ OPEN, TRIED = "wall open: ", "walls tried: "
 CONNECTIONS, HELD_MOST = 24, 8
 """Connections that the pod opens, and those that it may be left with (``stretto_actuator.pod.connections``)."""
 CUT_S = 5.0
+MPTCP = 262
 HARMLESS = (0, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH)
-CALLS = {"pidfd_open": 434, "move_pages": 279, "migrate_pages": 256}
-"""Numbers of system calls, on x86-64, whose first argument is a process, and which do nothing for nothing."""
+MACHINE = "x86_64"
+"""The kind of machine whose numbers of system calls stand here."""
+NOTHING = (ctypes.c_uint64 * 2)()
+PART = (ctypes.c_uint64 * 2)(0, 8)
+"""Part of a process's memory that no process has, as a call takes it."""
+CALLS_OF_ALL = {
+    "shared memory of System V": (29, 4711, 4096, 0o1600),
+    "a queue of POSIX": (240, 0, os.O_CREAT, 0o600, 0),
+    "a key of the kernel": (248, 0, 0, 0, 0, -4),
+    "a ring": (425, 1, 0),
+    "real time": (144, 0, 1, ctypes.addressof(PART) + 8),
+}
+"""Calls that use what all processes of a user have together."""
 OF_OTHERS = ("environ", "mem", "maps", "auxv", "io", "syscall", "root", "cwd", "exe", "fd/0", "ns/mnt")
 KEYS = ("gateway.token", "nats/keys/root/operator.seed", "nats/keys/operator/bus.creds", "redis/redis.conf")
 
@@ -90,11 +105,31 @@ def processes(folder: Path) -> Attempts:
             lambda pid=pid: os.setpriority(os.PRIO_PROCESS, pid, os.getpriority(os.PRIO_PROCESS, pid)),
         )
         yield f"processors of {pid}", lambda pid=pid: os.sched_setaffinity(pid, os.sched_getaffinity(pid))
-        for name, number in CALLS.items():
-            yield f"{name} of {pid}", lambda pid=pid, number=number: _call(number, pid, 0, 0, 0, 0)
+        for name, words in calls_on(pid).items():
+            yield f"{name} of {pid}", lambda words=words: _call(*words)
         for name in OF_OTHERS:
             yield f"/proc/{pid}/{name}", lambda pid=pid, name=name: _look(Path(f"/proc/{pid}/{name}"))
     yield "nice of all", lambda: _be_as_nice(os.PRIO_USER, os.getuid())
+    for name, words in CALLS_OF_ALL.items() if os.uname().machine == MACHINE else ():
+        yield name, lambda words=words: _call(*words)
+
+
+def calls_on(pid: int) -> dict[str, tuple[int, ...]]:
+    """Return the other system calls that name a process, with arguments by which they change nothing."""
+    if os.uname().machine != MACHINE:
+        return {}
+    policy = _libc.sched_getscheduler(pid)
+    return {
+        "pidfd_open": (434, pid, 0),
+        "move_pages": (279, pid, 0, 0, 0, 0, 0),
+        "migrate_pages": (256, pid, 0, 0, 0),
+        "ioprio_set": (251, 1, pid, max(0, _libc.syscall(252, 1, pid))),
+        "sched_setscheduler": (144, pid, policy, ctypes.addressof(NOTHING)),
+        "process_vm_readv": (310, pid, ctypes.addressof(PART), 1, ctypes.addressof(PART), 1, 0),
+        "process_vm_writev": (311, pid, ctypes.addressof(PART), 1, ctypes.addressof(PART), 1, 0),
+        "kcmp": (312, os.getpid(), pid, 0, 0, 0),
+        "ptrace": (101, 0x4206, pid, 0, 0),  # PTRACE_SEIZE: it goes on, and is let go with this process
+    }
 
 
 def others(folder: Path) -> list[int]:
@@ -119,7 +154,9 @@ def files(folder: Path) -> Attempts:
 
 
 def sockets(folder: Path) -> Attempts:
-    """Yield attempts at sockets of other jobs and services: those in the state folder, and abstract ones."""
+    """Yield attempts at sockets of other jobs and services: those in the state folder, abstract ones, and at ports."""
+    for kind in (0, socket.IPPROTO_TCP, MPTCP):
+        yield f"a port of its choice, {kind}", lambda kind=kind: _take_port(kind)
     with contextlib.suppress(OSError):
         for line in Path("/proc/net/unix").read_text().splitlines()[1:]:
             name = line.split()[-1]
@@ -141,8 +178,15 @@ def connections(_: Path) -> Attempts:
 
 
 def _call(number: int, *arguments: int) -> None:
-    if _libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments)) < 0:
+    failed = _libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments)) < 0
+    if failed and ctypes.get_errno() != errno.EFAULT:  # nothing lies there, but it was looked for
         raise OSError(ctypes.get_errno(), str(number))
+
+
+def _take_port(kind: int) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM, kind) as taken:
+        taken.bind(("127.0.0.1", random.choice(PORTS)))
+        taken.listen()
 
 
 def _be_as_nice(which: int, who: int) -> None:

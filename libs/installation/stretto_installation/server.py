@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 from stretto_bus.bus import Bus
 from stretto_bus.login import Login
+from stretto_bus.source_port import PORTS
 from stretto_wire.contract.registry import OPERATOR
 
 from .access.certificates import Certificate
@@ -48,8 +49,6 @@ FOR_FILES = 1024
 """Descriptors for the files of streams; measured with five streams and three readers of old messages: 60 (taste)."""
 FOR_SERVICES = 512
 """Connections that pods leave to services, gateway, tools outside and commands; an installation has some 20 (taste)."""
-PORTS = range(20_000, 32_768)
-"""The ports to choose from: below those that Linux gives to outgoing connections (32768 to 60999)."""
 _TRIES = 100
 
 

@@ -6,22 +6,25 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
 from stretto_installation.one_machine import leftovers
 from stretto_runtime.process.pid import ProcessIdentity
 
-Started = Callable[[], psutil.Process]
+Started = Callable[..., psutil.Process]
 
 
 @contextmanager
 def sleepers() -> Iterator[Started]:
-    """Give a function that starts a process that only sleeps; all of them end with the block."""
+    """Give a function that starts a process that only sleeps, with a log in a folder; all end with the block."""
     begun: list[subprocess.Popen[bytes]] = []
 
-    def start() -> psutil.Process:
-        begun.append(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True))
+    def start(folder: Path = Path("/dev")) -> psutil.Process:
+        command = [sys.executable, "-c", "import time; time.sleep(600)"]
+        with (folder / "null").open("wb") as log:
+            begun.append(subprocess.Popen(command, start_new_session=True, stdout=log))
         return psutil.Process(begun[-1].pid)
 
     try:

@@ -281,6 +281,10 @@ def images_folder(memory: Path, installation: Path, job: str) -> Path:
     return memory / f"stretto.{job}.{home}"
 
 
+EVICTED = "evicted"
+"""File in the folder of a local pod: the end of its installation ended it, which is no fault of its job."""
+
+
 class TeamsSettings(Settings):
     """Settings of a service that applies the quotas of teams. Every such service reads the same ``STRETTO_TEAMS_…``."""
 

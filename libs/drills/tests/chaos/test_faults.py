@@ -30,6 +30,7 @@ class Place:
         self.record = StreamRecord(JOB)
         self.target = ChaosTarget(folder, self.record, cast("Any", None))
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.lock = (folder / "lock").open("w")  # as a supervisor has
 
     def sleeper(self, name: str, **environment: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-c", "import time; print(flush=True); time.sleep(600)"]

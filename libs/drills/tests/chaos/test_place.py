@@ -41,7 +41,8 @@ def a_run(tmp_path: Path, name: str, owner: dict[str, Any], service: psutil.Proc
 def test_what_a_killed_run_has_frozen_and_mounted_goes_and_a_living_one_keeps_everything(
     tmp_path: Path, sleeper: Started
 ) -> None:
-    frozen, held = sleeper(), sleeper()
+    (own := tmp_path / f"{place.PREFIX}killed").mkdir()
+    frozen, held = sleeper(own), sleeper()
     killed = a_run(tmp_path, "killed", dead(sleeper), frozen)
     living = a_run(tmp_path, "living", leftovers.owner_entry(), held)
     elsewhere = a_run(tmp_path, "elsewhere", {**dead(sleeper), "namespace": "pid:[1]"}, sleeper())

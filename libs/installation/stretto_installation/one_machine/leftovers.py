@@ -19,7 +19,7 @@ import psutil
 from stretto_runtime.process.pid import ProcessIdentity
 
 from ..errors import InstallationError
-from .processes import end_all, end_pods, named_in, namespace_of, pods_of, sessions_of
+from .processes import end_all, end_pods, named_in, namespace_of, pods_of, sessions_of, works_in
 from .state import read_json, write_json
 
 SHARED = Path("/dev/shm")
@@ -60,11 +60,14 @@ def left_processes(folder: Path, shared: Path = SHARED) -> list[psutil.Process]:
     They are listed in the folder and in shared memory, since a folder can be removed and made anew while they run.
     """
     owner = owner_in(_room(folder, shared) / OWNER) if is_ours(_room(folder, shared)) else None
-    lists = [read_json(folder / "run" / "up.json"), owner if owner is not None and is_dead(owner) else None]
-    entries = [entry for body in lists if body is not None for entry in body.get("processes", {}).values()]
-    return sessions_of(
-        (entry["pid"], ProcessIdentity.parse(entry["birth"])) for entry in entries if entry["pid"] is not None
-    )
+    there = [each for each in _listed_in(read_json(folder / "run" / "up.json")) if works_in(each.pid, folder)]
+    known = [*there, *(_listed_in(owner) if owner is not None and is_dead(owner) else ())]
+    return [*{each.pid: each for each in known}.values()]
+
+
+def _listed_in(body: dict[str, Any] | None) -> list[psutil.Process]:
+    entries = [entry for entry in (body or {}).get("processes", {}).values() if entry["pid"] is not None]
+    return sessions_of((entry["pid"], ProcessIdentity.parse(entry["birth"])) for entry in entries)
 
 
 def end_leftovers(folder: Path, shared: Path = SHARED) -> int:

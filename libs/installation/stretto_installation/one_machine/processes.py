@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 from stretto_runtime.process.pid import ProcessIdentity
+from stretto_runtime.process.views import has_mounted
+from stretto_runtime.settings import EVICTED
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MOST_S = 10.0
@@ -201,6 +203,10 @@ def end_pods(folder: Path, grace_s: float) -> int:
     A pod that is about to start, or ends slowly, starts processes meanwhile: they are looked for until there are none.
     """
     ended = 0
+    for pod in (folder / "pods").glob("*/*/pod.json"):
+        with contextlib.suppress(OSError):  # a full disk: it counts as a loss
+            if not (pod.parent / "exit").exists():
+                (pod.parent / EVICTED).touch()
     for _ in range(ROUNDS_MAX):
         found = pods_of(folder)
         if not found:
@@ -213,21 +219,41 @@ def pods_of(folder: Path) -> list[psutil.Process]:
     """Return every process of every pod of an installation.
 
     Pods are found by the sessions that the pod files name, whether the session's leader lives or not, and, in case the
-    files are gone, by the environment of each process.
+    files are gone or the pod has left its session, by the environment of each process and its view of the file system.
     """
     leaders: list[tuple[int, ProcessIdentity | None]] = []
     for file in (folder / "pods").glob("*/*/pod.json"):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             record = json.loads(file.read_text())
             leaders.append((int(record["pid"]), ProcessIdentity.parse(record["birth"])))
-    found = {process.pid: process for process in sessions_of(leaders)}
     pods = folder.resolve() / "pods"
+    found = {process.pid: process for process in sessions_of(leaders) if works_in(process.pid, pods)}
     for process in _all():
         with contextlib.suppress(psutil.Error, OSError):
-            pod_folder = process.environ().get("STRETTO_POD_FOLDER", "")
-            if Path(pod_folder).is_relative_to(pods) and namespace_of(process.pid) == namespace_of():
+            if namespace_of(process.pid) != namespace_of():
+                continue
+            if has_mounted(process.pid, pods) or _folder_of(process).is_relative_to(pods):
                 found.setdefault(process.pid, process)
     return list(found.values())
+
+
+def _folder_of(process: psutil.Process) -> Path:
+    """Return the folder of a pod that a process names as its own. Raises psutil.Error."""
+    return Path(process.environ().get("STRETTO_POD_FOLDER", ""))
+
+
+def works_in(pid: int, folder: Path) -> bool:
+    """Return whether a process has a file below ``folder`` open, as all have that an installation starts.
+
+    A job may have written the files of a folder, and named any process there.
+    """
+    begin = f"{folder.resolve()}/"
+    with contextlib.suppress(OSError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{pid}/fd/{name}").startswith(begin):
+                    return True
+    return False
 
 
 def namespace_of(pid: int | str = "self") -> str:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from stretto_bus.source_port import open_line
 from stretto_client import figures
 from stretto_client.places import SOCKET
 from stretto_runtime.process.listeners import short
 
 from ..errors import InstallationError, NotRunning
 from .listeners import GATEWAY
-from .processes import named_in
+from .processes import named_in, works_in
 
 FREE_BYTES_LEAST = 256 << 20
 """With less than this free, the bus would refuse the first events of a job."""
@@ -66,7 +67,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 def supervisor_of(state: dict[str, Any], folder: Path) -> psutil.Process:
     """Return the supervisor that ``up.json`` names by process id and birth. Raises NotRunning."""
     found = named_in(state)
-    if found is None:
+    if found is None or not works_in(found.pid, folder):
         raise NotRunning(f"the supervisor of {folder} is gone; `stretto down --folder {folder}` ends what it left")
     return found
 
@@ -101,7 +102,7 @@ async def readiness(folder: Path, name: str, pid: int | None) -> dict[str, Any]:
                 with short(folder / "run" / SOCKET) as path:
                     reader, writer = await asyncio.open_unix_connection(path)
             else:
-                reader, writer = await asyncio.open_connection(where["host"], where["port"])
+                reader, writer = await open_line(where["host"], where["port"])
             writer.write(b"GET /readyz HTTP/1.0\r\nHost: localhost\r\n\r\n")
             answer = await reader.read()
             writer.close()

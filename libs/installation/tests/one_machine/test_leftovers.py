@@ -50,7 +50,7 @@ class TestImagesInSharedMemory:
         rooms = {name: self.room(shared, folder, owners[name]) for name, folder in folders.items()}
         for name in ("to-come-back", "killed", "orphans"):
             (folders[name] / "run").mkdir(parents=True)
-        orphan = sleeper()  # its supervisor is gone, it trains on
+        orphan = sleeper(folders["orphans"])  # its supervisor is gone, it trains on
         known = {"processes": {"actuator": {"pid": orphan.pid, "birth": ProcessIdentity.of(orphan.pid)}}}
         (folders["orphans"] / "run" / "up.json").write_text(json.dumps(known))
         assert sorted(leftovers.sweep_memory(shared)) == sorted([folders["gone"], folders["killed"]])

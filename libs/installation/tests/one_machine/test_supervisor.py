@@ -56,6 +56,7 @@ from typer.testing import CliRunner
 from tests.waits import until, wait_until
 
 ROOT = Path(__file__).parents[4]
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
 def command(tmp_path: Path, code: str) -> Command:
@@ -252,23 +253,33 @@ def test_a_folder_has_one_installation(installed: Installed) -> None:
 
 
 def test_what_a_killed_supervisor_leaves_is_ended(tmp_path: Path) -> None:
-    left = psutil.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     (tmp_path / "run").mkdir()
-    entry = {"pid": left.pid, "birth": ProcessIdentity.of(left.pid)}
+    with (tmp_path / "x.log").open("w") as log:
+        left = psutil.Popen(SLEEP, stdout=log)
+    stranger = psutil.Popen(SLEEP)  # named by a job that has written the folder
+    entry, named = ({"pid": each.pid, "birth": ProcessIdentity.of(each.pid)} for each in (left, stranger))
     other = {"pid": os.getpid(), "birth": ["", 1]}  # a pid that somebody else has now
-    up = {"pid": 2**22 - 1, "birth": ["", 1], "processes": {"x": entry, "y": other}}
+    pod = tmp_path / "pods" / "j" / "worker-0" / "pod.json"
+    pod.parent.mkdir(parents=True)
+    pod.write_text(json.dumps(named))
+    up = {"pid": 2**22 - 1, "birth": ["", 1], "processes": {"x": entry, "y": other, "z": named}}
     (tmp_path / "run" / "up.json").write_text(json.dumps(up))
     with pytest.raises(NotRunning):
         read_state(tmp_path)
     assert end_leftovers(tmp_path) == 1
     assert not left.is_running()
+    (tmp_path / "run" / "up.json").write_text(json.dumps({**named, "processes": {}}))
+    assert CliRunner().invoke(app, ["down", "--folder", str(tmp_path)]).exit_code == 1
+    assert stranger.is_running()
+    end_all([stranger], 0.0)
 
 
 def test_what_a_supervisor_leaves_that_is_killed_while_it_ends_the_others_is_ended_and_told(tmp_path: Path) -> None:
     """Method: a supervisor that hears SIGTERM and never ends anything; somebody kills it."""
     deaf = "import signal, time; signal.signal(15, lambda *_: print('stopping')); print('up'); time.sleep(60)"
-    supervisor = psutil.Popen([sys.executable, "-uc", deaf], stdout=subprocess.PIPE)
-    left = psutil.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    with (tmp_path / "supervisor.log").open("w") as log:
+        supervisor = psutil.Popen([sys.executable, "-uc", deaf], stdout=subprocess.PIPE, stderr=log)
+        left = psutil.Popen(SLEEP, start_new_session=True, stdout=log)
     supervisor.stdout.readline()
     (tmp_path / "run").mkdir()
     entry = {"pid": left.pid, "birth": ProcessIdentity.of(left.pid)}
@@ -308,9 +319,10 @@ def test_what_a_living_supervisor_of_another_container_holds_is_not_ended(tmp_pa
 
 
 def test_pods_are_found_by_their_files_and_ended_with_their_children(tmp_path: Path) -> None:
-    shell = psutil.Popen(["/bin/sh", "-c", "sleep 60 & wait"], start_new_session=True)
     pod = tmp_path / "pods" / "a" / "worker-0"
     pod.mkdir(parents=True)
+    with (pod / "log").open("w") as log:
+        shell = psutil.Popen(["/bin/sh", "-c", "sleep 60 & wait"], start_new_session=True, stdout=log)
     (pod / "pod.json").write_text(json.dumps({"pid": shell.pid, "birth": ProcessIdentity.of(shell.pid)}))
     (tmp_path / "pods" / "a" / "worker-1").mkdir()
     (tmp_path / "pods" / "a" / "worker-1" / "pod.json").write_text("{")
@@ -323,10 +335,11 @@ def test_pods_are_found_by_their_files_and_ended_with_their_children(tmp_path: P
 def test_a_pod_that_starts_while_pods_are_ended_is_ended_too(tmp_path: Path) -> None:
     """Method: the pod's shell does not heed SIGTERM, and starts the pod only then."""
     start = "trap : TERM; touch up; while ! [ -e asked ]; do sleep 0.02; done; sleep 60 & echo $! > pid; wait; wait"
-    shell = psutil.Popen(["/bin/sh", "-c", start.replace("trap :", "trap 'touch asked'")], start_new_session=True,
-                         cwd=tmp_path)  # fmt: skip
     pod = tmp_path / "pods" / "a" / "worker-0"
     pod.mkdir(parents=True)
+    with (pod / "log").open("w") as log:
+        shell = psutil.Popen(["/bin/sh", "-c", start.replace("trap :", "trap 'touch asked'")], start_new_session=True,
+                             cwd=tmp_path, stdout=log)  # fmt: skip
     (pod / "pod.json").write_text(json.dumps({"pid": shell.pid, "birth": ProcessIdentity.of(shell.pid)}))
     wait_until(lambda: (tmp_path / "up").exists())
     end_leftovers(tmp_path)
@@ -349,7 +362,8 @@ def test_a_process_with_an_id_that_was_seen_before_is_ended(tmp_path: Path) -> N
 
 def test_what_outlives_the_leader_of_its_session_is_ended_too(tmp_path: Path) -> None:
     shell = psutil.Popen(
-        ["/bin/sh", "-c", "setsid sh -c 'sleep 60' & sleep 61 & exec sleep 62"], start_new_session=True
+        ["/bin/sh", "-c", f"exec > '{tmp_path}/log'; setsid sh -c 'sleep 60' & sleep 61 & exec sleep 62"],
+        start_new_session=True,
     )
     leader, birth = shell.pid, ProcessIdentity.of(shell.pid)
     assert birth is not None

@@ -6,7 +6,6 @@ Bare words are those of YAML 1.2: ``1e-3`` is a number, as in every training scr
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
 from collections import Counter
@@ -46,6 +45,7 @@ _OF_ONE_VERSION = (
 )
 """Bare words that two versions of YAML read differently, with what to write."""
 _HALF = "whole characters: \\ud800 to \\udfff are halves of pairs, which UTF-8 cannot write"
+_NOTHING = "leave out \\x00, the character of number 0: no variable and no path can hold it"
 _TOO_DEEP = "nested less deeply; see `stretto schema`"
 
 
@@ -57,8 +57,8 @@ def read_job(text: str, form: Form = "YAML") -> JobSpec:
     """
     try:
         document, marks, unclear = (*_read_json(text), []) if form == "JSON" else _read_yaml(text)
-        if halves := [*_half_characters(document)]:
-            raise WireError.collected([finding(path, part, _HALF, place_of(path, marks)) for path, part in halves])
+        if found := [*_unusable(document)]:
+            raise WireError.collected([finding(path, part, why, place_of(path, marks)) for path, part, why in found])
         return _parsed(document, marks, unclear)
     except RecursionError:
         raise WireError("(document)", "brackets in brackets", _TOO_DEEP) from None
@@ -88,20 +88,21 @@ def _parsed(document: Any, marks: Marks, unclear: list[Finding]) -> JobSpec:
     return spec
 
 
-def _half_characters(part: Any, path: Path = ()) -> Iterator[tuple[Path, str]]:
-    """Yield the texts with half of a surrogate pair, which both forms can escape and nothing can store, by place."""
-    if isinstance(part, str) and not part.isascii():
-        with contextlib.suppress(UnicodeEncodeError):
-            part.encode()
-            return
-        yield path, part
+def _unusable(part: Any, path: Path = ()) -> Iterator[tuple[Path, str, str]]:
+    """Yield the texts that both forms can escape and nothing can store, or no variable and path can hold, by place."""
+    if isinstance(part, str):
+        try:
+            if b"\0" in part.encode():
+                yield path, part, _NOTHING
+        except UnicodeEncodeError:
+            yield path, part, _HALF
     elif isinstance(part, dict):
         for name, value in part.items():
-            yield from _half_characters(name, path)
-            yield from _half_characters(value, (*path, name))
+            yield from _unusable(name, path)
+            yield from _unusable(value, (*path, name))
     elif isinstance(part, list):
         for index, item in enumerate(part):
-            yield from _half_characters(item, (*path, index))
+            yield from _unusable(item, (*path, index))
 
 
 class _Loader(yaml.SafeLoader):

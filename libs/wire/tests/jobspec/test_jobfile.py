@@ -129,13 +129,15 @@ def test_a_name_that_stands_twice_in_json_is_refused() -> None:
         ('"model": {"entry": "m:M", "arguments": {"a": "\\udfff"}}', "model.arguments.a"),
         ('"model": {"entry": "m:M", "metadata": {"\\ud800": 1}}', "model.metadata"),
         ('"model": {"entry": "m:M", "arguments": {"a": ["\\ud83d"]}}', "model.arguments.a.0"),
+        ('"model": {"entry": "m:M", "path": "/a\\u0000"}', "model.path"),
+        ('"model": {"entry": "m:M"}, "environment": {"A": "\\u0000"}', "environment.A"),
     ],
 )
-def test_half_a_character_is_refused_where_it_stands(form: str, part: str, field: str) -> None:
+def test_half_a_character_or_none_is_refused_where_it_stands(form: str, part: str, field: str) -> None:
     error = refused(f'{{"name": "a", {part}, "dataset": {{"samples": 1}}}}', form)
     assert error.field == field
     assert error.value.isascii()
-    assert "halves of pairs" in error.remedy
+    assert ("number 0" if "u0000" in part else "halves of pairs") in error.remedy
 
 
 def test_a_pair_of_escapes_is_one_character() -> None:

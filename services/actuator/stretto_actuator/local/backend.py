@@ -20,7 +20,7 @@ from pathlib import Path
 
 import psutil
 from stretto_runtime.process.pid import ProcessIdentity
-from stretto_runtime.settings import DAY_S
+from stretto_runtime.settings import DAY_S, EVICTED
 from stretto_wire import EVENTS_KEPT_S
 
 from ..backend import HEADROOM, BackendError, Following, Places, PodSpec, PodStatus, exit_reason
@@ -30,6 +30,7 @@ from ..settings import ActuatorSettings
 from .boxes import Boxes, boxes_of, launch_of
 from .control_groups import Cgroups, Group
 from .ends import Ends
+from .exhaustion import Guard
 from .processes import PodProcesses, integer
 from .records import PRIVATE, Record, Records, clear_spans
 
@@ -43,7 +44,8 @@ CLEAR_EVERY_S = 3600.0
 
 # Enter the control groups, start the pod, write down its pid and in the end its exit code. SIGTERM to the shell must
 # not end it before the pod; the trap also keeps the signal at its default for the pod itself. Its own name is the
-# folder in which the pod starts. A rename is tried again: a signal to the whole session may meet it.
+# folder in which the pod starts. Where memory is short, the kernel ends a pod before any service. A rename is tried
+# again: a signal to the whole session may meet it.
 SHELL = """
 rename() { mv "$1" "$2" || mv "$1" "$2"; }
 tell() { echo $1 > exit.tmp && rename exit.tmp exit; }
@@ -52,7 +54,7 @@ while [ "$1" != -- ]; do
   shift
 done; shift
 trap : TERM
-(cd "$0" && exec "$@") &
+(cd "$0" || exit; { echo 800 > /proc/self/oom_score_adj; } 2>/dev/null; exec "$@") &
 child=$!
 echo $child > pid.tmp && rename pid.tmp pid
 wait $child; code=$?
@@ -112,13 +114,15 @@ class LocalBackend:
         self._following = Following()
         self._ends = Ends(self._following)
         self._cleared_at_s = -math.inf
+        self._guard = Guard(self._records, self._processes)
 
     # the protocol ----------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
-        """Nothing to do: everything is looked up when it is asked for."""
+        self._guard.start()
 
     async def close(self) -> None:
+        await self._guard.stop()
         self._ends.close()
 
     def places(self, job: str, pod: str) -> Places:
@@ -248,7 +252,7 @@ class LocalBackend:
                     start_new_session=True,
                     pass_fds=(lock,),
                 )
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter of a variable or path that nobody can have
             raise BackendError(f"{spec.job}/{spec.pod} cannot be started as {spec.command[0]}: {error}") from error
         self._children[spec.job, spec.pod] = child
         self._record_start(spec, group, child.pid)
@@ -310,7 +314,8 @@ class LocalBackend:
             code = integer(folder / "exit")  # it may have ended while we looked
         oom = record.oom_killed or (code == 137 and record.group.oom_kills() > 0)
         log = _tail(folder / "log", LOG_BYTES) if code not in (0, None) else ""
-        return replace(base, state="exited", exit_code=code, reason=exit_reason(code, oom), log=log)
+        reason = "evicted" if (folder / EVICTED).exists() and not oom else exit_reason(code, oom)
+        return replace(base, state="exited", exit_code=code, reason=reason, log=log)
 
     # weaker limits ---------------------------------------------------------------------------------------------
 

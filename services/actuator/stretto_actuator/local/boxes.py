@@ -222,7 +222,10 @@ def _lack() -> str:
         remedy = (
             "allow user namespaces to this user (where there is `kernel.apparmor_restrict_unprivileged_userns`, set 0)"
         )
-        found.append(f"local pods may change mode, owner and times of files of this user: {why}; {remedy}")
+        found.append(
+            "local pods may change mode, owner and times of files of this user, and leave processes behind and have "
+            f"more than 4,096 where no control groups may be written: {why}; {remedy}"
+        )
     return "; ".join(found)
 
 

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..backend import HEADROOM
+from .mounts import PROCESSES
 
 PERIOD_US = 100_000
 PROBE_S = 5.0
 QUOTA_LEAST_US = 1_000
 CONTROLLERS = {"cpu", "memory", "pids"}
-PROCESSES_MOST = 4096
-"""Processes and threads of one pod, as in a container."""
+MACHINES_PROCESSES = ("kernel/pid_max", "kernel/threads-max")
+"""Files below /proc/sys with the most processes and threads of this machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,12 @@ class Group:
         for folder, version in self.folders.values():
             Path(folder).mkdir(parents=version == 1, exist_ok=True)
         if "pids" in self.folders:
-            Path(self.folders["pids"][0], "pids.max").write_text(str(PROCESSES_MOST))
+            own = Path(self.folders["pids"][0])
+            most = min(
+                filter(None, (_number(Path("/proc/sys", name)) for name in MACHINES_PROCESSES)), default=PROCESSES
+            )
+            (own / "pids.max").write_text(str(PROCESSES))
+            (own.parent / "pids.max").write_text(str(most * 3 // 4))  # of all pods together
 
     def set(self, cpu_cores: float, memory_bytes: int) -> int:
         """Change the limits live; returns the memory limit, which stays above what is in use. Raises OSError."""

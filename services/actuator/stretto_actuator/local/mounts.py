@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 import sys
 
 TYPE_CHECKING = False
@@ -25,6 +26,13 @@ _CLONE, _CLOSE_ON_EXEC = 1, os.O_CLOEXEC
 _FROM_DESCRIPTOR, _TO_DESCRIPTOR = 0x04, 0x40
 _READ_ONLY, _NO_DEVICES, _NO_SET_UID = 1, 4, 2
 _SMALL = b"mode=0700,size=1m,nr_inodes=1024"
+
+PROCESSES = max(4096, 64 * (os.cpu_count() or 1))
+"""Processes and threads of one pod: as many as a container has, more where libraries start some for each core."""
+_OF_THE_USER = (resource.RLIMIT_NPROC, resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_MEMLOCK)
+"""Limits of what all processes of a user have together; in a namespace that a user makes, the kernel counts anew."""
+OF_THE_NAMESPACE = {"max_user_namespaces": 0, "max_inotify_instances": 8, "max_fanotify_groups": 0}
+"""A further namespace would have rights in it again; of instances of inotify a user has only some hundred."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -47,12 +55,10 @@ def shelter(closed: Sequence[str], reads: Sequence[str], writes: Sequence[str], 
     stay. ``writes``: the only folders in which anything can be changed. All are absolute paths without links.
     ``opened`` opens a folder and follows no link on the way, which another pod may have put there meanwhile.
     """
-    user, group, here = os.geteuid(), os.getegid(), os.getcwd()
-    _checked(_libc.unshare(_NEW_MOUNTS | (_NEW_USER if user else 0)), "a mount namespace")
+    user, here = os.geteuid(), os.getcwd()
     if user:
-        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
-            with open(f"/proc/self/{name}", "w") as file:
-                file.write(text)
+        _enter_users(user, os.getegid())
+    _checked(_libc.unshare(_NEW_MOUNTS), "a mount namespace")
     _checked(_libc.mount(None, b"/", None, ctypes.c_ulong(_RECURSIVE | _PRIVATE), None), "a private view")
     hidden = list[str]()
     for place in sorted(closed):
@@ -77,6 +83,34 @@ def shelter(closed: Sequence[str], reads: Sequence[str], writes: Sequence[str], 
     for place in hidden:
         _set(place, _READ_ONLY, 0, recursive=False)
     os.chdir(here)  # by its name in this view, where it may be written
+
+
+def _enter_users(user: int, group: int) -> None:
+    """Move this process into a namespace of users, in which it stays the same one, and bound what is in there.
+
+    All pods together leave a quarter of what the user may have to his other processes, such as the services.
+    """
+    for kind in _OF_THE_USER:
+        soft, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (_three_quarters(soft), _three_quarters(hard)))
+    _checked(_libc.unshare(_NEW_USER), "a user namespace")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        _write(f"/proc/self/{name}", text)
+    for name, most in OF_THE_NAMESPACE.items():
+        if os.path.exists(place := f"/proc/sys/user/{name}"):
+            _write(place, str(most))
+    hard = resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    most = PROCESSES if hard == resource.RLIM_INFINITY else min(PROCESSES, hard)
+    resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
+def _three_quarters(limit: int) -> int:
+    return limit if limit == resource.RLIM_INFINITY else limit * 3 // 4
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
 
 
 def _within(path: str, places: Sequence[str]) -> bool:

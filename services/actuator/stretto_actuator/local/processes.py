@@ -11,6 +11,7 @@ from signal import Signals
 
 import psutil
 from stretto_runtime.process.pid import ProcessIdentity
+from stretto_runtime.process.views import has_mounted
 
 from .records import Record, Records
 
@@ -45,12 +46,12 @@ class PodProcesses:
         return None
 
     def members(self, record: Record) -> list[psutil.Process]:
-        """Return every process of the pod's session and control group, the shell excluded."""
+        """Return every process of the pod's session, control group and view of the file system, the shell excluded."""
         result: list[psutil.Process] = []
-        inside = set(record.group.pids())
+        inside, folder = set(record.group.pids()), self._records.of(record.job, record.pod)
 
         def is_member(pid: int) -> bool:
-            ours = pid in inside or os.getsid(pid) == record.pid
+            ours = pid in inside or os.getsid(pid) == record.pid or has_mounted(pid, folder)
             return ours and pid != record.pid and record.birth.precedes(ProcessIdentity.of(pid))
 
         for pid in psutil.pids():  # process_iter keeps processes: a new one with an old id would get no signal

@@ -1,0 +1,92 @@
+"""The guard of what all processes of a user, or of the machine, have together, and one pod can use up.
+
+No limit of the kernel keeps a pod from taking all ports of outgoing connections, or all places for watched files, of
+which each server needs one for each connection. So the pod that holds most of them is ended when there are none left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import math
+import os
+import select
+import socket
+from collections.abc import Iterable
+
+import structlog
+from stretto_bus.tasks import end
+
+from .processes import PodProcesses
+from .records import Record, Records
+
+LOOK_S = 1.0
+LOOPBACK = "127.0.0.1"
+MANY = 500
+"""Open files of a pod with fewer than which it has not used up anything (taste)."""
+
+log = structlog.get_logger("stretto.actuator")
+
+
+class Guard:
+    """Ends the pod that has used up what all processes need."""
+
+    def __init__(self, records: Records, processes: PodProcesses) -> None:
+        self._records, self._processes = records, processes
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Look from now on, in the background."""
+        self._task = asyncio.create_task(self._run(), name="end pods that use up what all need")
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            await end(self._task)
+
+    async def _run(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if found := used_up():
+                self._end_greediest(found)
+
+    def _end_greediest(self, found: str) -> None:
+        held = [(self._open_files(record), record) for record in self._records.all()]
+        count, record = max(held, key=lambda each: each[0], default=(0, None))
+        if record is None or count < MANY:
+            log.warning("used up, but not by a pod", what=found)
+            return
+        log.warning(
+            "a pod has used up what all processes need: it is ended", what=found, job=record.job, pod=record.pod
+        )
+        self._processes.kill(record)
+
+    def _open_files(self, record: Record) -> float:
+        return open_files(process.pid for process in self._processes.members(record))
+
+
+def used_up() -> str:
+    """Return what is used up, in plain words; empty: nothing."""
+    try:
+        with socket.socket() as probe:
+            probe.bind((LOOPBACK, 0))
+            with select.epoll() as watching:
+                watching.register(probe)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            return "ports of connections"
+        if error.errno == errno.ENOSPC:
+            return "places for watched files (epoll)"
+    return ""
+
+
+def open_files(pids: Iterable[int]) -> float:
+    """Return how many files these processes have open; infinite where one of them does not show it."""
+    count = 0.0
+    for pid in pids:
+        try:
+            count += len(os.listdir(f"/proc/{pid}/fd"))
+        except PermissionError:
+            return math.inf
+        except OSError:  # it is gone
+            continue
+    return count
