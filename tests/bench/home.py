@@ -7,7 +7,6 @@ half of a step's CPU, or more. Each way must leave home at most :data:`BAR` of i
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import statistics
 import sys
@@ -16,7 +15,6 @@ from pathlib import Path
 
 from stretto_programs import run as program
 from stretto_programs.lanes import trial
-from stretto_programs.torch import loader
 
 from tests.bench.partitioning import measured, write
 from tests.bench.rows import Row, row
@@ -28,7 +26,6 @@ PROGRAMS = {
     "function of an iterator, maps of tf.data": ("loops", "function"),
     "function of an iterator, hashes in the function": ("loops", "step"),
     "loop over elements": ("loops", "elements"),
-    **({"PyTorch DataLoader": ("loader",)} if importlib.util.find_spec("torch") else {}),
 }
 
 
@@ -50,7 +47,6 @@ def _row(name: str, data: Path) -> Row:
 if __name__ == "__main__":
     if sys.argv[1:]:
         trial.STEPS = 0  # data workers are kept, whether they pay or not
-        loader.REQUEST_US = loader.WORTH_SHARE = -1e9
         program.main()
     else:
         for each in run():

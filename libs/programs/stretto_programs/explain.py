@@ -49,18 +49,13 @@ def explain(
     tell("starting")
     from .capture.analysis import explained
     from .capture.captured import Captured
-    from .capture.first_step import first_step
+    from .capture.first_step import first_step, refuse_torch
     from .capture.report import document, dot
     from .partition.cut import Prices
-    from .torch import first_loader
-    from .torch.first_loader import LoaderStep
 
     found: dict[str, Any] = {}
 
-    def use(captured: Captured | LoaderStep) -> None:
-        if isinstance(captured, LoaderStep):
-            found.update(captured.document(), script=str(script))
-            return
+    def use(captured: Captured) -> None:
         told = explained(captured, Prices(), tell)
         found.update(document(told), script=str(script))
         if request.dot:
@@ -68,9 +63,9 @@ def explain(
 
     tell(f"running {script.name}")
 
-    def install(take: Callable[[Captured | LoaderStep], None]) -> Callable[[], None]:
+    def install(take: Callable[[Captured], None]) -> Callable[[], None]:
         with ExitStack() as hooks:
-            hooks.callback(first_loader.install(take))
+            hooks.callback(refuse_torch())
             if importlib.util.find_spec("tensorflow") is not None:
                 from .capture import hooks as tensorflow
 

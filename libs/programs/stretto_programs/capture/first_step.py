@@ -8,17 +8,22 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..errors import HookMissing, ProgramRefused
+from ..import_hooks import AfterImport
 from .captured import HookFailed, StepReached, ours
 
 T = TypeVar("T")
 NO_STEP = (
-    "{script} ended without a step of training: one of Keras `fit`, of a `tf.function` that writes trainable "
-    "variables, or three batches of a PyTorch DataLoader. Sessions of TensorFlow 1 are not explained: run the step in "
-    "a `tf.function`"
+    "{script} ended without a step of training: one of Keras `fit`, or of a `tf.function` that writes trainable "
+    "variables. Sessions of TensorFlow 1 are not explained: run the step in a `tf.function`"
+)
+TORCH = (
+    "it trains with PyTorch: explain-graph explains steps of TensorFlow, and `stretto run` moves nothing of it. "
+    "A PyTorch DataLoader has data workers of its own: give it num_workers"
 )
 _REACHED_AGAIN_MAX = 3
 """Most times that a program may catch the end at its first step; at the next one its process is ended."""
@@ -74,6 +79,33 @@ def first_step(
         sys.argv, sys.path[:] = before[0], before[1]
     if not reached:
         raise ProgramRefused(NO_STEP.format(script=script))
+
+
+def refuse_torch() -> Callable[[], None]:
+    """Let the first gradient of PyTorch end the program, before anything is trained; return a function that ends this.
+
+    Loaders are let run: Keras takes them, too.
+    """
+
+    def refusing(original: Any) -> Any:  # a function for each: torch.compile tells them apart
+        @wraps(original)
+        def refuse(*arguments: Any, **named: Any) -> None:
+            raise HookFailed(ProgramRefused(TORCH))
+
+        return refuse
+
+    def hook(autograd: Any) -> None:
+        originals.append((autograd, autograd.backward, autograd.grad))
+        autograd.backward, autograd.grad = refusing(autograd.backward), refusing(autograd.grad)
+
+    def end() -> None:
+        sys.meta_path.remove(finder)
+        for autograd, backward, grad in originals:
+            autograd.backward, autograd.grad = backward, grad
+
+    originals: list[tuple[Any, Any, Any]] = []
+    finder = AfterImport([{"torch.autograd": hook}], lambda error: None)
+    return end
 
 
 def _place(error: Exception, script: Path) -> str:

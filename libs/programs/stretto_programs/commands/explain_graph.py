@@ -45,9 +45,8 @@ def explain_graph(
 ) -> None:
     """Run a training program up to its first step, and tell which part of the step data workers could prepare.
 
-    The program runs in a process of its own, without changes: Keras `fit`, a `tf.function`, or three batches of a
-    PyTorch `DataLoader`. Some steps are measured; then the process ends. Nothing is prepared elsewhere; `stretto run`
-    does that.
+    The program runs in a process of its own, without changes: Keras `fit`, or a `tf.function`. Some steps are measured;
+    then the process ends. Nothing is prepared elsewhere; `stretto run` does that.
 
     Exit status 2 if the program fails before its first step, or has none.
     """
@@ -58,7 +57,7 @@ def explain_graph(
     }
     what = f"{script} was not explained"
     found = run(["stretto_programs.explain"], json.dumps(asked), quiet=output is OutputForm.JSON, what=what)
-    if dot is not None and "dot" in found:  # a DataLoader has no graph
+    if dot is not None:
         dot.write_text(found.pop("dot"))
     answer(output, found, lambda: _shown(found))
 
@@ -66,12 +65,6 @@ def explain_graph(
 def _shown(found: dict[str, Any]) -> str:
     colour = "green" if found["moves"] else "yellow"
     console.print(f"[{colour}]{escape(found['verdict'])}[/{colour}]")
-    if "num_workers" in found:
-        return (
-            f"[bold]{escape(found['step'])}[/bold]  {found['kind']}, num_workers={found['num_workers']}: "
-            f"items and collate {found['items_ms']:.2f} ms, {found['between_ms']:.2f} ms between batches, the least of "
-            f"{found['batches']} batches"
-        )
     console.print(f"[bold]{escape(found['step'])}[/bold]  {found['kind']}, {found['operations']} operations")
     for source in found["sources"]:
         console.print(f"  source  {escape(source)}", highlight=False)

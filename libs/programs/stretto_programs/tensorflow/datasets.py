@@ -110,7 +110,7 @@ class Datasets:
         try:
             with self.ours():
                 found = plan()
-            self.workers.check(graph_preparation.FRAMEWORK)
+            self.workers.check()
         except Exception as error:  # data workers never stop a program that would run without them
             reason = in_words(error)
         else:
