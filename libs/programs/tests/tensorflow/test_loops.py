@@ -54,6 +54,15 @@ for _ in range(9):
     trainer.step(iterator)
 tell("method")
 
+@tf.function
+def placed(iterator):
+    return train(*next(iterator))
+iterator = iter(data)
+with tf.distribute.OneDeviceStrategy("cpu:0").scope():
+    for _ in range(9):
+        placed(iterator)
+tell("one device")
+
 endless = raw().map(parsed).shuffle(50, seed=4).repeat().batch(32)
 one = iter(endless)
 for _ in range(40):
@@ -316,7 +325,7 @@ def test_variables_elements_and_traces_are_those_of_the_program_alone(tmp_path: 
         program.meet_lanes(5, count)
         *ended, errors = program.ended()
     assert ended == [0, out], errors
-    for name in ("step", "rated"):
+    for name in ("step", "rated", "placed"):
         assert re.search(rf"tf.function {name}: data workers can prepare Map, .*StringToHash", errors)
     assert "loop over a data set: data workers can prepare Map: " in errors
     elsewhere, steps = steps_of(errors)
