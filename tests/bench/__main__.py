@@ -30,8 +30,18 @@ MODULES = (
     *("idle", "messages", "runtime", "dispatcher", "peer", "intake", "deciding", "background", "takeover", "backup"),
     *("finished", "space", "pods", "candidates", "selection", "allocation", "placement", "data_workers", "cluster"),
     *("fits", "exploration", "plane", "store", "servers", "readers", "crossings", "feeding", "hostile", "joining"),
-    *("fused_training", "wide", "money", "tuning", "sharing", "partitioning", "trainer", "lease_ahead", "adapted"),
-    *("moves", "checkpoint", "differences", "worker_loss", "server_loss", "memory", "memory_law", "memory_limits"),
+    *("fused_training", "wide", "money", "tuning", "sharing", "partitioning", "home", "trainer", "lease_ahead"),
+    *(
+        "adapted",
+        "moves",
+        "checkpoint",
+        "differences",
+        "worker_loss",
+        "server_loss",
+        "memory",
+        "memory_law",
+        "memory_limits",
+    ),
     *("forecasts", "stragglers", "containers"),
 )
 RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"

@@ -33,6 +33,7 @@ from tests.bench.rows import Row, row
 PROGRAMS = {"lookups": "Keras program with lookups in the model", "deepfm": "DeepFM form"}
 WAYS = {
     "automatic": ("stretto_programs.run", {}),
+    "untried": ("tests.bench.home", {}),
     "simple": ("tests.bench.simple_partition", {}),
     "alone": ("stretto_programs.run", {SWITCH: "off"}),
 }
@@ -96,13 +97,13 @@ def _rows(name: str, data: Path) -> list[Row]:
     ]  # fmt: skip
 
 
-def measured(name: str, way: str, data: Path) -> Figures:
+def measured(name: str, way: str, data: Path, *arguments: str) -> Figures:
     """Run a program to its end. Raises RuntimeError where it fails, or where a way moves nothing."""
     module, environment = WAYS[way]
     script = Path(__file__).with_name("programs") / f"{name}.py"
     command = [sys.executable, "-m", module, "--data-workers", str(DATA_WORKERS), str(script), str(data)]
     ended = subprocess.run(
-        [*command, str(STEPS), str(WARM_S)],
+        [*command, str(STEPS), str(WARM_S), *arguments],
         cwd=ROOT,
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", "OMP_NUM_THREADS": "1"}
         | environment,

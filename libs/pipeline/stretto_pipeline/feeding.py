@@ -356,22 +356,14 @@ class FeedMachine:
     """The feed of one trainer (see the module).
 
     ``window_bytes``: the most of batches that wait, or are being prepared, by the size of the largest one so far; but
-    two always may. ``is_home_ahead``: home may prepare while nobody waits; otherwise only the batch that it needs now.
-    ``kind_of``: the way in which a batch is prepared; a lane's first answer of each kind is compared.
+    two always may. ``kind_of``: the way in which a batch is prepared; a lane's first answer of each kind is compared.
     """
 
-    def __init__(
-        self,
-        window_bytes: int,
-        *,
-        is_home_ahead: bool = True,
-        kind_of: Callable[[SampleRange], Hashable] = lambda wanted: None,
-    ) -> None:
+    def __init__(self, window_bytes: int, *, kind_of: Callable[[SampleRange], Hashable] = lambda wanted: None) -> None:
         self.counts = Counts()
         self.is_alone = False
         """A lane's answer differed: home prepares everything."""
         self._window_bytes = window_bytes
-        self._is_home_ahead = is_home_ahead
         self._kind_of = kind_of
         self._order: deque[SampleRange] = deque()
         self._is_needed = False
@@ -560,19 +552,19 @@ class FeedMachine:
 
     def _is_sooner_here(self, lane: _Lane) -> bool:
         """Return whether home has the first batch sooner than a lane that is asked now: else both would prepare it."""
-        return self._is_home_ahead and self._home.prepares is None and 0.0 < self._home.usual_s < lane.usual_s
+        return self._home.prepares is None and 0.0 < self._home.usual_s < lane.usual_s
 
     def _use_home(self, now_s: float) -> None:
-        if self._home.prepares is not None or not self._order or not (self._is_needed or self._is_home_ahead):
+        if self._home.prepares is not None or not self._order:
             return
         head = self._order[0]
         if self._is_needed and self._is_missing(head, now_s):
             self._prepare(head, now_s)
-        elif self._unchecked and self._is_home_ahead:
+        elif self._unchecked:
             self._prepare(next(each for each in self._order if each in self._unchecked), now_s)
         elif not (self.lanes or head in self._here or any(each.is_leaving_with(head) for each in self._lanes.values())):
             self._prepare(head, now_s)
-        elif self.lanes and self._is_home_ahead and self._home.may_help and (last := self._last_in_time()) is not None:
+        elif self.lanes and self._home.may_help and (last := self._last_in_time()) is not None:
             self._prepare(last, now_s)
 
     def _last_in_time(self) -> SampleRange | None:
@@ -593,7 +585,7 @@ class FeedMachine:
 
     def _window(self) -> Iterable[SampleRange]:
         bounded = max(SPARE, self._window_bytes // self._largest_bytes) if self._largest_bytes else SPARE
-        readers = len(self._lanes) + self._is_home_ahead
+        readers = len(self._lanes) + 1
         return islice(self._order, min(bounded, SPARE + CREDITS * readers))
 
     def _is_taken(self, wanted: SampleRange) -> bool:

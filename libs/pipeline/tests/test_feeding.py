@@ -67,7 +67,6 @@ class Run:
     step_s: float
     window_bytes: int = 2**30
     home_fails: frozenset[int] = frozenset()
-    is_home_ahead: bool = True
     is_home_computing: bool = True
     is_told_ahead: bool = True
     is_waiting: bool = False
@@ -83,7 +82,7 @@ class Run:
     leaving: set[str] = field(default_factory=set[str])
 
     def __post_init__(self) -> None:
-        self.feed = FeedMachine(self.window_bytes, is_home_ahead=self.is_home_ahead)
+        self.feed = FeedMachine(self.window_bytes)
         self._queue: list[tuple[float, int, Any]] = []
         self._numbers = count()
         self._hand: dict[str, list[SampleRange]] = {name: [] for name in self.lanes}
@@ -146,7 +145,6 @@ class Run:
                     self.at(done_s, Answered(name, wanted, 1000, is_failure=wanted.start in lane.fails))
             case Prepare(wanted):
                 assert self._home is None, "one at a time"
-                assert self.is_home_ahead or self.is_waiting, "nobody waits"
                 self._home = wanted
                 self.prepared.append(wanted)
                 busy_s = self.home_s if self.is_home_computing else 0.0
@@ -211,7 +209,6 @@ lanes = st.builds(
     st.integers(1, 10**6),
     st.frozensets(st.integers(0, 60), max_size=10),
     st.booleans(),
-    st.booleans(),
 )
 def test_every_batch_is_delivered_once_in_order_whatever_lanes_do(
     drawn: list[Lane],
@@ -221,13 +218,10 @@ def test_every_batch_is_delivered_once_in_order_whatever_lanes_do(
     step_s: float,
     window_bytes: int,
     home_fails: frozenset[int],
-    is_home_ahead: bool,
     is_home_computing: bool,
 ) -> None:
     named = {f"lane-{number}": lane for number, lane in enumerate(drawn)}
-    run = Run(
-        named, shards_of(batches, size), home_s, step_s, window_bytes, home_fails, is_home_ahead, is_home_computing
-    )
+    run = Run(named, shards_of(batches, size), home_s, step_s, window_bytes, home_fails, is_home_computing)
     run.run()
     assert [wanted.start for wanted, _ in run.delivered] == list(range(batches))
     assert not {name for _, name in run.delivered if name and named[name].is_wrong}, "used before it was compared"
@@ -243,15 +237,6 @@ def test_without_lanes_home_prepares_one_batch_ahead(batches: int, home_s: float
     run.run()
     alone_s = home_s + (batches - 1) * max(home_s, step_s) + step_s
     assert run.now_s == pytest.approx(alone_s)
-
-
-@given(st.integers(1, 40), times, times)
-def test_home_that_does_nothing_ahead_prepares_each_batch_while_the_trainer_waits(
-    batches: int, home_s: float, step_s: float
-) -> None:
-    run = Run({}, shards_of(batches), home_s, step_s, is_home_ahead=False)
-    run.run()
-    assert run.now_s == pytest.approx(batches * (home_s + step_s))
 
 
 def test_lanes_keep_a_trainer_busy_that_home_would_starve() -> None:
@@ -290,14 +275,6 @@ def test_home_makes_no_trainer_slower_and_computes_only_in_the_time_in_which_it_
     assert spent_s <= sum(runs[0].waits_s) + 4 * home_s
 
 
-def test_lanes_keep_a_trainer_busy_whose_home_does_nothing_ahead() -> None:
-    run = Run({f"lane-{n}": Lane(takes_s=0.1) for n in range(11)}, shards_of(2000), 0.1, 0.01, is_home_ahead=False)
-    run.run()
-    assert run.now_s < 1.2 * 2000 * 0.01
-    assert run.feed.counts.from_lanes > 0.95 * 2000
-    assert run.feed.counts.checked >= 11 + 2000 // feeding.CHECK_EVERY - 1
-
-
 def test_of_a_lane_that_stops_the_trainer_hardly_notices() -> None:
     lanes = {"stops": Lane(0.1, stops_s=5.0), **{f"lane-{n}": Lane(0.1) for n in range(11)}}
     run = Run(lanes, shards_of(1000), 0.1, 0.01)
@@ -320,16 +297,13 @@ def test_of_lanes_that_leave_nothing_is_prepared_twice(leaves_s: float, leaving:
     assert times == len(run.delivered) + run.feed.counts.checked
 
 
-@given(
-    st.floats(0.5, 4.0), st.floats(0.02, 0.3), st.floats(0.005, 0.5), st.floats(0.001, 0.3), st.integers(0, 3),
-    st.booleans(),
-)  # fmt: skip
+@given(st.floats(0.5, 4.0), st.floats(0.02, 0.3), st.floats(0.005, 0.5), st.floats(0.001, 0.3), st.integers(0, 3))
 def test_what_a_leaving_lane_has_in_hand_nobody_else_prepares_however_fast_home_is(
-    leaves_s: float, takes_s: float, home_s: float, step_s: float, staying: int, is_home_ahead: bool
+    leaves_s: float, takes_s: float, home_s: float, step_s: float, staying: int
 ) -> None:
     """Method: lanes whose answers are never late; the leaving one was compared before. The trainer may wait for it."""
     lanes = {"leaves": Lane(takes_s, leaves_s=leaves_s), **{f"stays-{n}": Lane(takes_s) for n in range(staying)}}
-    run = Run(lanes, shards_of(240, 80), home_s, step_s, is_home_ahead=is_home_ahead)
+    run = Run(lanes, shards_of(240, 80), home_s, step_s)
     before: dict[SampleRange, int] = {}
     tell = run.tell
 

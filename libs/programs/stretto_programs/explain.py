@@ -27,11 +27,12 @@ REFUSED = 2
 
 @dataclass(frozen=True, slots=True)
 class ExplainRequest:
-    """The program to explain. dot: the answer has a drawing, too."""
+    """The program to explain. dot: the answer has a drawing, too. step: the number of the step to explain, from 1."""
 
     script: str
     arguments: tuple[str, ...] = ()
     dot: bool = False
+    step: int = 1
 
 
 def explain(
@@ -39,7 +40,7 @@ def explain(
     tell: Callable[[str], None] = lambda stage: None,
     stop: Callable[[dict[str, Any]], None] = lambda found: None,
 ) -> dict[str, Any]:
-    """Run a program up to its first step and return its partition as a document. Raises PipelineError.
+    """Run a program up to a step and return its partition as a document. Raises PipelineError.
 
     stop: called with the document instead, if the program does not end by itself and its process has to be ended.
     """
@@ -49,18 +50,13 @@ def explain(
     tell("starting")
     from .capture.analysis import explained
     from .capture.captured import Captured
-    from .capture.first_step import first_step
+    from .capture.first_step import first_step, refuse_torch
     from .capture.report import document, dot
     from .partition.cut import Prices
-    from .torch import first_loader
-    from .torch.first_loader import LoaderStep
 
     found: dict[str, Any] = {}
 
-    def use(captured: Captured | LoaderStep) -> None:
-        if isinstance(captured, LoaderStep):
-            found.update(captured.document(), script=str(script))
-            return
+    def use(captured: Captured) -> None:
         told = explained(captured, Prices(), tell)
         found.update(document(told), script=str(script))
         if request.dot:
@@ -68,18 +64,18 @@ def explain(
 
     tell(f"running {script.name}")
 
-    def install(take: Callable[[Captured | LoaderStep], None]) -> Callable[[], None]:
+    def install(take: Callable[[Captured], None]) -> Callable[[], None]:
         with ExitStack() as hooks:
-            hooks.callback(first_loader.install(take))
+            hooks.callback(refuse_torch())
             if importlib.util.find_spec("tensorflow") is not None:
                 from .capture import hooks as tensorflow
 
-                hooks.callback(tensorflow.install(take))
+                hooks.callback(tensorflow.install(take, request.step))
             return hooks.pop_all().close
 
-    first_step(script, request.arguments, use=use, install=install, stop=lambda: stop(found))
+    first_step(script, request.arguments, use=use, install=install, stop=lambda: stop(found), number=request.step)
     if not found:  # the program has caught the exception that ends it
-        raise ProgramRefused(f"{script} caught an error of its explanation: let its first step end it")
+        raise ProgramRefused(f"{script} caught an error of its explanation: let its step end it")
     return found
 
 
@@ -93,7 +89,7 @@ def main() -> None:
         answers.flush()
 
     given = json.load(sys.stdin)
-    request = ExplainRequest(given["script"], tuple(given["arguments"]), given["dot"])
+    request = ExplainRequest(given["script"], tuple(given["arguments"]), given["dot"], given["step"])
     try:
         found = explain(request, lambda stage: say({"progress": [stage, 0, 1]}), lambda found: say({"result": found}))
         say({"result": found})

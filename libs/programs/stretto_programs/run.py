@@ -33,6 +33,8 @@ SWITCH = "STRETTO_PIPELINE"
 SEED = "STRETTO_PIPELINE_HASH_SEED"
 """Environment variable by which this module passes the seed of hashes to itself when it starts again."""
 
+TORCH = "a PyTorch DataLoader has data workers of its own: give it num_workers"
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -112,13 +114,12 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
     from .tensorflow.keras_fit import KerasFit
     from .tensorflow.loops import Loops
     from .tensorflow.sessions import Sessions
-    from .torch.loader import TorchLoader
 
     say = _sayer()
     workers = DataWorkers(options.data_workers, paths, {"PYTHONHASHSEED": hash_seed} if hash_seed else {}, say)
     resume = Resume(options.script.name, say, is_on=options.is_resuming)
-    datasets, torch = Datasets(workers, resume), TorchLoader(workers)
-    ways: Sequence[Way] = [KerasFit(datasets), Loops(datasets), torch]
+    datasets = Datasets(workers, resume)
+    ways: Sequence[Way] = [KerasFit(datasets), Loops(datasets)]
     sessions = Sessions(say)
     hooks = [datasets.hooks(), *(each.hooks() for each in (*ways, sessions)), Checkpoints(resume).hooks()]
     AfterImport(hooks, lambda missing: say(f"nothing moves: {missing}"))
@@ -131,8 +132,6 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
             workers.close()
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             there_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            if options.is_resuming and torch.was_asked:
-                say("resume: no place is kept for a PyTorch DataLoader: what its sampler drew is the program's own")
             say(_brought(workers, ways, there_s, has_sessions=sessions.was_asked))
 
 
@@ -151,7 +150,8 @@ def _brought(workers: DataWorkers, ways: Sequence[Way], there_s: float, *, has_s
     if workers.feed is None:
         asked = has_sessions or any(each.was_asked for each in ways)
         known = ", no ".join(each.name for each in ways)
-        return "the program ran without data workers" + ("" if asked else f": it called no {known}")
+        torch = f"; {TORCH}" if "torch.utils.data" in sys.modules else ""
+        return "the program ran without data workers" + ("" if asked else f": it called no {known}{torch}")
     counts = workers.feed.counts
     figures = f"; {workers.figures}" if workers.figures else ""
     return (

@@ -30,13 +30,15 @@ def explain(tmp_path: Path) -> Callable[..., Explained]:
 
     use: also called, while all that the step needs is alive.
     """
+    from functools import partial
+
     from stretto_programs.capture.analysis import explained
     from stretto_programs.capture.first_step import first_step
     from stretto_programs.capture.hooks import install
     from stretto_programs.capture.report import FREE, document
 
     def explained_program(
-        *parts: str, prices: Any = FREE, use: Callable[[Explained], None] = lambda found: None
+        *parts: str, prices: Any = FREE, use: Callable[[Explained], None] = lambda found: None, number: int = 1
     ) -> Explained:
         script = tmp_path / "train.py"
         script.write_text("\n".join(parts) + "\nraise AssertionError('the program went on after its first step')\n")
@@ -46,7 +48,7 @@ def explain(tmp_path: Path) -> Callable[..., Explained]:
             found.append(explained(captured, prices))
             use(found[0])
 
-        first_step(script, [], use=took, install=install)
+        first_step(script, [], use=took, install=partial(install, number=number), number=number)
         [only] = found
         assert document(only)["verdict"]
         return only

@@ -8,7 +8,7 @@ import sys
 import keras
 import lookups
 import tensorflow as tf
-from lookups import BATCH, NUMBERS, STEPS_MAX, TEXTS, Clock
+from lookups import BATCH, NUMBERS, STEPS_MAX, TEXTS, Watch
 
 BINS, WIDTH, NEXT = 5000, 8, 3
 
@@ -41,7 +41,7 @@ def main(file, steps, warm_s):
     logits = first + keras.ops.sum(pairs, 1, keepdims=True) + keras.layers.Dense(1)(deep)
     model = keras.Model([numbers, *texts], keras.layers.Activation("sigmoid")(logits))
     model.compile("sgd", "binary_crossentropy", jit_compile=False)
-    model.fit(data, steps_per_epoch=STEPS_MAX, verbose=0, callbacks=[Clock(steps, warm_s)])
+    model.fit(data, steps_per_epoch=STEPS_MAX, verbose=0, callbacks=[Watch(steps, warm_s)])
 
 
 if __name__ == "__main__":

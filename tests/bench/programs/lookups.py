@@ -1,46 +1,28 @@
 """A Keras program as users write them: lines of text, decoded by tf.data; lookups and hashes are layers of the model.
 
-lookups.py FILE STEPS WARM_S; the last line of output has this process's CPU for a step while it waits behind each, and
-the steps per second without that.
+lookups.py FILE STEPS WARM_S; its last line of output is the clock's.
 """
 
-import json
 import sys
-import time
 
 import keras
 import tensorflow as tf
+from clock import Clock
 
 NUMBERS, TEXTS, BATCH, BINS = 13, 26, 2048, 2000
-STEPS_MAX, WAIT_S = 1_000_000, 0.1
+STEPS_MAX = 1_000_000
 WORDS = [f"{number:08x}" for number in range(1000)]
 
 
-class Clock(keras.callbacks.Callback):
-    """Waits behind each step, as for an accelerator, for STEPS steps after the warm-up; then trains as many without."""
+class Watch(keras.callbacks.Callback):
+    """Looks at the clock behind each step of `fit`."""
 
     def __init__(self, steps, warm_s):
         super().__init__()
-        self.steps, self.warm_s, self.marks, self.left = steps, warm_s, [], 0
-
-    def on_train_begin(self, logs=None):
-        self.begun_s = time.perf_counter()
+        self.clock = Clock(steps, warm_s)
 
     def on_train_batch_end(self, batch, logs=None):
-        if len(self.marks) < 2:
-            time.sleep(WAIT_S)
-        self.left -= 1
-        if self.left <= 0 and time.perf_counter() - self.begun_s >= self.warm_s:
-            self.marks.append((time.perf_counter(), time.process_time()))
-            self.left = self.steps
-        if len(self.marks) == 3:
-            self.tell()
-            self.model.stop_training = True
-
-    def tell(self):
-        (_, begun_cpu_s), (middle_s, middle_cpu_s), (ended_s, _) = self.marks
-        cpu_ms = 1000 * (middle_cpu_s - begun_cpu_s) / self.steps
-        print(json.dumps({"per_s": self.steps / (ended_s - middle_s), "cpu_ms": cpu_ms}), flush=True)
+        self.model.stop_training = self.clock.is_over_behind_step()
 
 
 def decoded(lines):
@@ -61,7 +43,7 @@ def main(file, steps, warm_s):
         deep = keras.layers.Dense(units, "relu")(deep)
     model = keras.Model({"numbers": numbers, "texts": texts}, keras.layers.Dense(1, "sigmoid")(deep))
     model.compile("sgd", "binary_crossentropy", jit_compile=False)
-    model.fit(data, steps_per_epoch=STEPS_MAX, verbose=0, callbacks=[Clock(steps, warm_s)])
+    model.fit(data, steps_per_epoch=STEPS_MAX, verbose=0, callbacks=[Watch(steps, warm_s)])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A script, run as `python script.py` runs it, up to its first step."""
+"""A script, run as `python script.py` runs it, up to a step."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..errors import HookMissing, ProgramRefused
+from ..import_hooks import AfterImport
 from .captured import HookFailed, StepReached, ours
 
 T = TypeVar("T")
 NO_STEP = (
-    "{script} ended without a step of training: one of Keras `fit`, of a `tf.function` that writes trainable "
-    "variables, or three batches of a PyTorch DataLoader. Sessions of TensorFlow 1 are not explained: run the step in "
-    "a `tf.function`"
+    "{script} ended {how} of training: one of Keras `fit`, or of a `tf.function` that writes trainable "
+    "variables. Sessions of TensorFlow 1 are not explained: run the step in a `tf.function`"
+)
+TORCH = (
+    "it trains with PyTorch: explain-graph explains steps of TensorFlow, and `stretto run` moves nothing of it. "
+    "A PyTorch DataLoader has data workers of its own: give it num_workers"
 )
 _REACHED_AGAIN_MAX = 3
-"""Most times that a program may catch the end at its first step; at the next one its process is ended."""
+"""Most times that a program may catch the end at its step; at the next one its process is ended."""
 
 
 def first_step(
@@ -31,14 +36,16 @@ def first_step(
     use: Callable[[T], None],
     install: Callable[[Callable[[T], None]], Callable[[], None]],
     stop: Callable[[], None] = lambda: None,
+    number: int = 1,
 ) -> None:
-    """Run a script until its first step, and call `use` with the step while everything that the step needs is alive.
+    """Run a script until its step of a number, and call `use` with it while everything that the step needs is alive.
 
     install: puts hooks in place that take a step, and returns a function that removes them. The program ends at its
     step. If it catches that end again and again, `stop` is called, and the process is ended. Raises ProgramRefused: the
     script cannot be run, fails, or has no step.
     """
     reached = 0
+    step = "its first step" if number == 1 else f"its step {number}"
 
     def take(captured: T) -> None:
         nonlocal reached
@@ -66,14 +73,43 @@ def first_step(
         raise error.error from error
     except SystemExit as error:
         if not reached and error.code not in (None, 0):
-            raise ProgramRefused(f"{script} ended with {error.code} before its first step") from error
+            raise ProgramRefused(f"{script} ended with {error.code} before {step}") from error
     except Exception as error:
         if not reached:
-            raise ProgramRefused(f"{script} failed before its first step: {_place(error, script)}") from error
+            raise ProgramRefused(f"{script} failed before {step}: {_place(error, script)}") from error
     finally:
         sys.argv, sys.path[:] = before[0], before[1]
     if not reached:
-        raise ProgramRefused(NO_STEP.format(script=script))
+        raise ProgramRefused(
+            NO_STEP.format(script=script, how="without a step" if number == 1 else f"before its step {number}")
+        )
+
+
+def refuse_torch() -> Callable[[], None]:
+    """Let the first gradient of PyTorch end the program, before anything is trained; return a function that ends this.
+
+    Loaders are let run: Keras takes them, too.
+    """
+
+    def refusing(original: Any) -> Any:  # a function for each: torch.compile tells them apart
+        @wraps(original)
+        def refuse(*arguments: Any, **named: Any) -> None:
+            raise HookFailed(ProgramRefused(TORCH))
+
+        return refuse
+
+    def hook(autograd: Any) -> None:
+        originals.append((autograd, autograd.backward, autograd.grad))
+        autograd.backward, autograd.grad = refusing(autograd.backward), refusing(autograd.grad)
+
+    def end() -> None:
+        sys.meta_path.remove(finder)
+        for autograd, backward, grad in originals:
+            autograd.backward, autograd.grad = backward, grad
+
+    originals: list[tuple[Any, Any, Any]] = []
+    finder = AfterImport([{"torch.autograd": hook}], lambda error: None)
+    return end
 
 
 def _place(error: Exception, script: Path) -> str:

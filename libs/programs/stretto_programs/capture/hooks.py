@@ -1,4 +1,4 @@
-"""Hooks that capture the first step of a program of TensorFlow 2: of Keras `fit`, or of a `tf.function`."""
+"""Hooks that capture a step of a program of TensorFlow 2: of Keras `fit`, or of a `tf.function`."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ from .captured import Captured, ours
 from .steps import Seen, captured, pipeline_behind, refused_step
 
 Take = Callable[[Captured], None]
-"""Function that is called with the first step. It does not return: it raises StepReached."""
+"""Function that is called with the step. It does not return: it raises StepReached."""
 
 
-def install(take: Take) -> Callable[[], None]:
-    """Put the hooks in place, and return a function that removes them. Raises HookMissing."""
+def install(take: Take, number: int = 1) -> Callable[[], None]:
+    """Put the hooks in place, and return a function that removes them. Raises HookMissing.
+
+    number: of the step that is captured; each call of `fit` and each function that trains is one step.
+    """
     import tensorflow as tf
     from tensorflow.python.data.ops.iterator_ops import OwnedIterator
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
-    seen = Seen()
+    seen = Seen(skip=number - 1)
     with ExitStack() as hooks:
         for owner, name, made in (
             (OwnedIterator, "_create_iterator", lambda original: _created(original, seen)),
@@ -93,7 +96,7 @@ def _applied(original: Any, seen: Seen, take: Take) -> Any:
     import tensorflow as tf
 
     def apply(optimizer: Any, grads: Any, trainable_variables: Any = None) -> Any:
-        if tf.executing_eagerly() and not seen.is_looking:
+        if tf.executing_eagerly() and not seen.is_looking and seen.is_due(optimizer):
             take(_eager(seen))
         return original(optimizer, grads, trainable_variables)
 
@@ -119,17 +122,27 @@ def _eager(seen: Seen) -> Captured:
 
 
 def _train_function(original: Any, seen: Seen, take: Take) -> Any:
-    """Hook Keras' training function: the first call with an iterator is the step."""
+    """Hook Keras' training function, which each `fit` asks for: its first call is the step."""
+    from tensorflow.python.data.ops.iterator_ops import OwnedIterator
 
     def make(trainer: Any, force: bool = False) -> Any:
         result = original(trainer, force)
+        plain = getattr(trainer.train_function, "_stretto_plain", trainer.train_function)
 
-        def first_step(iterator: Any) -> Any:
-            with ours():
-                found = _fit_step(trainer, iterator, seen)
-            take(found)
+        def step(iterator: Any) -> Any:
+            # train_on_batch asks for a training function at each call
+            if seen.is_due(step if isinstance(iterator, OwnedIterator) else trainer):
+                with ours():
+                    found = _fit_step(trainer, iterator, seen)
+                take(found)
+            before, seen.is_looking = seen.is_looking, True  # the function within is no step of its own
+            try:
+                return plain(iterator)
+            finally:
+                seen.is_looking = before
 
-        trainer.train_function = first_step
+        step._stretto_plain = plain  # type: ignore[attr-defined]
+        trainer.train_function = step
         return result
 
     return make
@@ -162,18 +175,18 @@ def _fit_step(trainer: Any, iterator: Any, seen: Seen) -> Captured:
 
 
 def _called(original: Any, seen: Seen, take: Take) -> Any:
-    """Hook `tf.function`: the first call of a function that writes a trainable variable is the step."""
+    """Hook `tf.function`: the first call of each function that writes a trainable variable is a step."""
     import tensorflow as tf
 
     def call(function: Any, *args: Any, **kwargs: Any) -> Any:
-        if not seen.is_looking and tf.executing_eagerly():
+        if not seen.is_looking and not seen.has_passed(function) and tf.executing_eagerly():
             seen.is_looking = True
             try:
                 with ours():
                     found = _step_of(function, args, kwargs, seen)
             finally:
                 seen.is_looking = False
-            if found is not None:
+            if found is not None and seen.is_due(function):
                 seen.is_looking = True  # the step is run, to measure it
                 try:
                     take(found)
@@ -193,8 +206,9 @@ def _step_of(function: Any, args: Any, kwargs: Any, seen: Seen) -> Captured | No
     title = f"@tf.function {getattr(function, '__name__', 'step')}"
     spread = [each for each in leaves if "Distributed" in type(each).__name__ or "PerReplica" in type(each).__name__]
     if spread:
-        refusal = f"{type(spread[0]).__name__}: the step runs on several devices"
-        return refused_step("tf.function", title, None, [refusal])
+        strategy = getattr(spread[0], "_strategy", None)
+        refusal = strategy and of_strategy(strategy)
+        return refused_step("tf.function", title, None, [refusal or f"{type(spread[0]).__name__} wraps its batches"])
     try:
         concrete = function.get_concrete_function(*args, **kwargs)
     except (TypeError, ValueError, tf.errors.OpError):  # the call itself raises the error in the program

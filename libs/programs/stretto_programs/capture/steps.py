@@ -30,14 +30,28 @@ SAMPLED = 16
 class Seen:
     """Iterators of the program so far.
 
-    checkpointed: iterators that the program saves itself. iterators: by the identity of their resource. is_looking: a
-    hook itself calls TensorFlow now.
+    skip: steps that run before the one to explain. checkpointed: iterators that the program saves itself. iterators: by
+    the identity of their resource. is_looking: a hook itself calls TensorFlow now. passed: what each skipped step is
+    told apart by: a function, an optimizer, a call of `fit`.
     """
 
+    skip: int = 0
     last_iterator: Any = None
     checkpointed: list[Any] = field(default_factory=list[Any])
     iterators: dict[int, Any] = field(default_factory=dict[int, Any])
     is_looking: bool = False
+    passed: list[Any] = field(default_factory=list[Any])
+
+    def has_passed(self, step: Any) -> bool:
+        return any(each is step for each in self.passed)
+
+    def is_due(self, step: Any) -> bool:
+        """Return whether a step that the program has met is the one to explain; else it runs."""
+        if self.has_passed(step) or not self.skip:
+            return not self.has_passed(step)
+        self.skip -= 1
+        self.passed.append(step)
+        return False
 
 
 def refused_step(kind: str, title: str, iterator: Any, refusals: Sequence[str]) -> Captured:

@@ -25,7 +25,7 @@ def register(app: typer.Typer) -> None:
         context_settings={"ignore_unknown_options": True},
         epilog=example(
             "stretto explain-graph train.py --epochs 3",
-            "stretto explain-graph train.py --dot step.dot",
+            "stretto explain-graph train.py --step 2 --dot step.dot",
             "stretto explain-graph train.py -o json -- -o an-option-of-the-script",
         ),
     )(explain_graph)
@@ -41,24 +41,33 @@ def explain_graph(
         ),
     ] = None,
     dot: Annotated[Path | None, typer.Option(help="File for a drawing of the step, for Graphviz.")] = None,
+    step: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            metavar="N",
+            help="Number of the step to explain: each call of fit and each function that trains counts once.",
+        ),
+    ] = 1,
     output: OutputOption = OutputForm.TABLE,
 ) -> None:
-    """Run a training program up to its first step, and tell which part of the step data workers could prepare.
+    """Run a training program up to a step, and tell which part of the step data workers could prepare.
 
-    The program runs in a process of its own, without changes: Keras `fit`, a `tf.function`, or three batches of a
-    PyTorch `DataLoader`. Some steps are measured; then the process ends. Nothing is prepared elsewhere; `stretto run`
-    does that.
+    The step, of Keras `fit` or of a `tf.function`, is the first one, unless --step names a later one: then the program
+    trains until there. The program runs in a process of its own, without changes. Some steps are measured; then the
+    process ends. Nothing is prepared elsewhere; `stretto run` does that.
 
-    Exit status 2 if the program fails before its first step, or has none.
+    Exit status 2 if the program fails before that step, or has none.
     """
     asked = {
         "script": str(script),
         "arguments": arguments or [],
         "dot": dot is not None,
+        "step": step,
     }
     what = f"{script} was not explained"
     found = run(["stretto_programs.explain"], json.dumps(asked), quiet=output is OutputForm.JSON, what=what)
-    if dot is not None and "dot" in found:  # a DataLoader has no graph
+    if dot is not None:
         dot.write_text(found.pop("dot"))
     answer(output, found, lambda: _shown(found))
 
@@ -66,12 +75,6 @@ def explain_graph(
 def _shown(found: dict[str, Any]) -> str:
     colour = "green" if found["moves"] else "yellow"
     console.print(f"[{colour}]{escape(found['verdict'])}[/{colour}]")
-    if "num_workers" in found:
-        return (
-            f"[bold]{escape(found['step'])}[/bold]  {found['kind']}, num_workers={found['num_workers']}: "
-            f"items and collate {found['items_ms']:.2f} ms, {found['between_ms']:.2f} ms between batches, the least of "
-            f"{found['batches']} batches"
-        )
     console.print(f"[bold]{escape(found['step'])}[/bold]  {found['kind']}, {found['operations']} operations")
     for source in found["sources"]:
         console.print(f"  source  {escape(source)}", highlight=False)
@@ -92,7 +95,7 @@ def _shown(found: dict[str, Any]) -> str:
     console.print(
         f"CPU of a step {found['home_ms']:.2f} ms, {found['other_ms']:.2f} ms of it in no operation; left at home "
         f"{found['left_ms']:.2f} ms: {rates['home']:,.0f} steps/s now, at most {rates['predicted']:,.0f} with "
-        f"{found['data_worker_cores']} cores of data workers",
+        f"{figures.cores(found['data_worker_cores'])} of data workers",
         highlight=False,
     )
     return f"[dim]costs {found['costs']}; bytes {escape(found['sizes'])}[/dim]"

@@ -60,9 +60,9 @@ def run(
     """Run a training program; other processes on this machine prepare its batches.
 
     The program runs as `python SCRIPT` runs it, and no file of it is touched. What depends on samples alone moves to
-    data workers: of Keras `fit`, of training loops over a tf.data data set, and of loops over a PyTorch DataLoader. The
-    order of samples stays, and so do the numbers. Sessions of TensorFlow 1 run as alone. Two lines on stderr tell what
-    moved, or why nothing does, and what it brought. STRETTO_PIPELINE=off runs the plain program.
+    data workers: of Keras `fit`, and of training loops over a tf.data data set. The order of samples stays, and so do
+    the numbers. Sessions of TensorFlow 1 and programs of PyTorch run as alone. Two lines on stderr tell what moved, or
+    why nothing does, and what it brought. STRETTO_PIPELINE=off runs the plain program.
 
     Output and exit status are the program's own.
     """

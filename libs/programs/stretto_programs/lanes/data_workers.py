@@ -13,7 +13,7 @@ from .processes import LaneSettings, Processes
 
 
 class DataWorkers:
-    """The data workers of a program, for a single framework.
+    """The data workers of a program.
 
     count: number of data workers. paths: folders of the program's modules. environment: variables that data workers get
     beside the program's own. say: writes a line to people.
@@ -31,7 +31,6 @@ class DataWorkers:
         self.figures = ""
         """Seconds of a step alone and with data workers, for people; empty until a trial has told."""
         self._paths, self._environment = paths, environment
-        self._framework = ""
         self._processes: Processes | None = None
         self._starting = threading.Lock()
         self._pid = os.getpid()
@@ -42,26 +41,21 @@ class DataWorkers:
         """Return whether this is the process that the program was started as, and not a fork of it."""
         return os.getpid() == self._pid
 
-    def check(self, framework: str) -> None:
-        """Raise ProgramRefused if data workers cannot prepare for a framework."""
+    def check(self) -> None:
+        """Raise ProgramRefused in a fork of the program."""
         if not self.is_ours:
             raise ProgramRefused("data workers prepare for the process that the program was started as")
-        if self.feed is not None and framework != self._framework:
-            raise ProgramRefused("the data workers of this program prepare for another framework")
 
-    def started(self, framework: str, settings: Mapping[str, Any], *, is_home_ahead: bool = True) -> Feed:
-        """Return the feed, and start its lanes at the first call.
-
-        is_home_ahead: home may prepare in a thread beside the program's own. Raises ProgramRefused, as `check` does.
-        """
+    def started(self, framework: str, settings: Mapping[str, Any]) -> Feed:
+        """Return the feed, and start its lanes at the first call. Raises ProgramRefused, as `check` does."""
         with self._starting:
-            self.check(framework)
+            self.check()
             if self.feed is None:
-                feed = Feed(self.count, self.say, is_home_ahead=is_home_ahead)
+                feed = Feed(self.count, self.say)
                 settled = LaneSettings(framework, settings, self._paths, self._environment)
                 self._processes = Processes(self.count, feed, settled, self.say)
                 feed.use(self._processes)
-                self._framework, self.feed = framework, feed
+                self.feed = feed
             return self.feed
 
     def close(self) -> None:

@@ -48,15 +48,14 @@ class Stream:
     """A pass over a data set.
 
     pull: returns the next raw element, or raises what the program's own iterator would raise. prepare: prepares a raw
-    element at home. may_pull_ahead: returns whether the next raw element may be pulled before its step. raw: raw
-    elements that were pulled and not taken yet. ended: the exception at the end of the pass.
+    element at home. raw: raw elements that were pulled and not taken yet. ended: the exception at the end of the
+    pass.
     """
 
     name: str
     preparation: Preparation
     pull: Callable[[], Raw]
     prepare: Callable[[Sequence[Any]], list[Any]]
-    may_pull_ahead: Callable[[], bool] = lambda: True
     raw: dict[SampleRange, Raw] = field(default_factory=dict[SampleRange, Raw])
     steps: int = 0
     ended: BaseException | None = None
@@ -77,28 +76,18 @@ class _Found:
     """The arrays of a lane's answer; None for values that home prepared."""
 
 
-_Job = tuple[SampleRange, Callable[[], tuple[_Found, int, float]]]
-
-
 class Feed(FeedEdge[_Found]):
-    """The feed of a program. The program's threads take elements from it, each in its turn.
+    """The feed of a program. The program's threads take elements from it, each in its turn."""
 
-    is_home_ahead: home prepares in a thread of its own; otherwise in the program's thread, while that waits.
-    """
-
-    def __init__(self, lane_count: int, say: Callable[[str], None], *, is_home_ahead: bool = True) -> None:
-        super().__init__(FeedMachine(WINDOW_BYTES, is_home_ahead=is_home_ahead, kind_of=self._kind_of))
+    def __init__(self, lane_count: int, say: Callable[[str], None]) -> None:
+        super().__init__(FeedMachine(WINDOW_BYTES, kind_of=self._kind_of))
         self.cpu_us = 0
         """CPU that lanes have spent on answers."""
         self._say = say
-        self._ahead = SPARE + CREDITS * (lane_count + is_home_ahead)
+        self._ahead = SPARE + CREDITS * (lane_count + 1)
         self._waited_s = 0.0
         """How long the program waited for the last element."""
         self._lanes: Lanes | None = None
-        self._turn = threading.Condition(self._lock)
-        self._jobs: list[_Job] = []
-        """Elements that the program's thread has to prepare next."""
-        self._is_home_ahead = is_home_ahead
         self._taking = threading.Lock()
         """Held while a thread takes an element: threads of the program take turns."""
         self._streams: dict[str, Stream] = {}
@@ -131,6 +120,8 @@ class Feed(FeedEdge[_Found]):
         """Return the values prepared from the first raw element of a pass."""
         future: Future[_Found] | None = None
         try:
+            if self._closed:
+                raise FeedFailed("the feed is closed")
             with self._lock:
                 while self._over:
                     self._streams.pop(self._over.popleft(), None)
@@ -138,11 +129,10 @@ class Feed(FeedEdge[_Found]):
                 others = (each.raw for each in self._streams.values() if each is not stream)
                 self.follow((*stream.raw, *(wanted for raw in others for wanted in raw)))
                 future = self.take(self._waited_s)
-                future.add_done_callback(self._wake)
             begun_s = time.monotonic()
-            self._prepare_until(future)
+            found = future.result()
             self._waited_s = time.monotonic() - begun_s
-            return future.result().values
+            return found.values
         except FeedFailed:  # the program goes on without data workers
             return stream.prepare(next(iter(stream.raw.values())).element)
         except BaseException:
@@ -163,8 +153,6 @@ class Feed(FeedEdge[_Found]):
         raws = [stream.raw, *(each.raw for each in self._streams.values() if each is not stream)]
         held = sum(size_bytes(each.arrays) for raw in raws for each in raw.values())
         while stream.ended is None and len(stream.raw) < self._ahead and (held < WINDOW_BYTES or len(stream.raw) < 2):
-            if stream.raw and not stream.may_pull_ahead():
-                return
             try:
                 raw = stream.pull()
             except Exception as error:  # raised at its own step, once the elements before it are taken
@@ -173,27 +161,6 @@ class Feed(FeedEdge[_Found]):
             stream.raw[SampleRange(stream.name, stream.steps, 1)] = raw
             stream.steps += 1
             held += size_bytes(raw.arrays)
-
-    def _prepare_until(self, future: Future[_Found]) -> None:
-        """Prepare the elements that home is asked for, in this thread, until the awaited element is there."""
-        try:
-            while True:
-                with self._turn:
-                    self._turn.wait_for(lambda: future.done() or self._jobs)
-                    if future.done():
-                        return
-                    job = self._jobs.pop(0)
-                self._prepare(*job)
-        except BaseException as error:  # an interrupt: what was asked for must not be prepared at a later step
-            with self._lock:
-                jobs, self._jobs = self._jobs, []
-                for wanted, _ in jobs:
-                    self._prepared(wanted, error)
-            raise
-
-    def _wake(self, future: Future[_Found]) -> None:
-        with self._turn:
-            self._turn.notify_all()
 
     def prepared(self, lane: str, wanted: SampleRange, arrays: Arrays, values: list[Any], cpu_us: int) -> None:
         """Report the answer of a lane for an element."""
@@ -208,12 +175,7 @@ class Feed(FeedEdge[_Found]):
 
     def _start(self, wanted: SampleRange) -> None:
         stream = self._streams[wanted.partition]
-        job = (wanted, functools.partial(_at_home, stream, stream.raw[wanted].element))
-        if self._is_home_ahead and not self._closed:
-            self._home.submit(self._prepare, *job)
-        else:
-            self._jobs.append(job)
-            self._turn.notify_all()
+        self._home.submit(self._prepare, wanted, functools.partial(_at_home, stream, stream.raw[wanted].element))
 
     def _difference(self, wanted: SampleRange, ours: _Found, theirs: _Found) -> str:
         assert theirs.arrays is not None

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-STEPS = 50
+STEPS: int = 50
 """Steps that are timed alone, and with data workers; 0: nothing is tried, and data workers are kept."""
 LEAST, LIMIT_S = 5, 30.0
 """Steps that are enough once they have taken so long."""

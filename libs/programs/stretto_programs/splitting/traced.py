@@ -98,7 +98,10 @@ def _has_xla(graph_def: Any) -> bool:
     return any(node.attr["_XlaMustCompile"].b for node in nodes if "_XlaMustCompile" in node.attr)
 
 
-def check_strategy(strategy: Any) -> None:
-    """Raise ProgramRefused for a step that a strategy of tf.distribute runs on several devices."""
-    if refusal := of_strategy(strategy):
+def check_strategy(strategy: Any, *, is_wrapped: bool = True) -> None:
+    """Raise ProgramRefused for a step that a strategy of tf.distribute runs on several devices.
+
+    is_wrapped: the strategy has wrapped the data set, also for one device.
+    """
+    if (is_wrapped or strategy.num_replicas_in_sync > 1) and (refusal := of_strategy(strategy)):
         raise ProgramRefused(refusal)

@@ -110,7 +110,7 @@ class Datasets:
         try:
             with self.ours():
                 found = plan()
-            self.workers.check(graph_preparation.FRAMEWORK)
+            self.workers.check()
         except Exception as error:  # data workers never stop a program that would run without them
             reason = in_words(error)
         else:
@@ -137,7 +137,7 @@ class Datasets:
     def tell_moved(self, title: str, plan: Plan, *, once: bool = False) -> None:
         """Write a line: what moves. once: not again if the same was written before."""
         what = moved_in_words(plan.split.partition, plan.opening.moved)
-        text = f"{title}: {self.workers.count} data workers prepare {what}"
+        text = f"{title}: data workers can prepare {what}"
         if not once or text not in self._said:
             self.workers.say(f"{text}: {moved_us(plan.split, plan.opening) / 1e3:.2f} ms of CPU a step")
         self._said.add(text)

@@ -232,7 +232,7 @@ class Loops:
         def trace() -> Traced:
             import tensorflow as tf
 
-            check_strategy(tf.distribute.get_strategy())
+            check_strategy(tf.distribute.get_strategy(), is_wrapped=False)
             positional, named = with_another(tf.data.IteratorSpec(state.dataset.element_spec))
             step = traced(function.get_concrete_function(*positional, **named), Resources(), self._datasets.is_fixed)
             if len(step.fed) != len(tensors):

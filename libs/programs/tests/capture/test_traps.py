@@ -409,6 +409,29 @@ except BaseException:
         assert moved_maps(found) == 1
 
 
+class TestLaterSteps:
+    def test_the_second_fit_is_explained_with_its_own_data(self, explain: Explain) -> None:
+        found = explain(KERAS, """
+fit(tf.data.Dataset.range(64).map(lambda n: (n[None] % 50, [1.0])).batch(8), keras.layers.Identity(), shape=(1,))
+words = tf.data.Dataset.range(64).map(lambda n: (tf.strings.as_string(n)[None], [1.0])).batch(8)
+fit(words, keras.layers.Hashing(50), shape=(1,), dtype="string")
+""", number=2)  # fmt: skip
+        assert "StringToHashBucketFast" in movable(found)
+        assert found.captured.kind == "Keras fit"
+
+    def test_the_second_function_is_a_step_of_its_own_however_often_the_first_one_runs(self, explain: Explain) -> None:
+        found = explain(TF2, """
+run(raw().map(hashed).batch(8))
+run(raw().batch(8), hashed)
+""", number=2)  # fmt: skip
+        assert "StringToHashBucketFast" in movable(found)
+        assert not moved_maps(found)
+
+    def test_a_step_that_the_program_does_not_reach(self, explain: Explain) -> None:
+        with pytest.raises(ProgramRefused, match="before its step 2 of training"):
+            explain(TF2, "run(raw().map(hashed).batch(8))\nraise SystemExit", number=2)
+
+
 class TestHooks:
     def test_a_missing_place_is_named_and_no_hook_is_left(
         self, explain: Explain, monkeypatch: pytest.MonkeyPatch

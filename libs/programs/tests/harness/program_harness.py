@@ -20,7 +20,6 @@ from tests.waits import wait_until
 LIMIT_S = 240.0
 _OURS = (
     "lanes.processes", "resume.checkpoints", "tensorflow.keras_fit", "tensorflow.loops", "tensorflow.sessions",
-    "torch.loader",
 )  # fmt: skip
 WARM = WarmProcesses("tensorflow", "keras", *(f"stretto_programs.{name}" for name in _OURS), "warm_programs")
 """Starts programs with TensorFlow imported; conftest.py closes it."""
@@ -40,11 +39,9 @@ from stretto_programs.partition.cut import Prices
 from stretto_programs.run import main
 from stretto_programs.splitting import split
 from stretto_programs.tensorflow import datasets
-from stretto_programs.torch import loader
 trial.STEPS = 0
 split.REQUEST_US = partition.REQUEST_US = -1.0
 partition.WORTH_SHARE = -9.0
-loader.REQUEST_US, loader.WORTH_SHARE, loader.CODE_SHARE_MAX = -1e9, -1e9, 1e9
 datasets.Prices = lambda: Prices(0.0, 0.0)
 main()
 """

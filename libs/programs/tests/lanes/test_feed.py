@@ -56,9 +56,9 @@ def doubled(element: Sequence[Any]) -> list[Any]:
     return [2 * element[0]]
 
 
-@pytest.fixture(params=[True, False])
-def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
-    made = Feed(1, lambda text: None, is_home_ahead=request.param)
+@pytest.fixture
+def feed() -> Iterator[Feed]:
+    made = Feed(1, lambda text: None)
     made.use(Lanes())
     yield made
     made.close()

@@ -180,7 +180,7 @@ def test_variables_metrics_and_status_are_those_of_the_program_alone(tmp_path: P
     assert elsewhere > steps // 10
     assert errors.count("is lost: it ended with status -9;") == count - 1
     assert len(re.findall("^stretto: ", errors, re.M)) == 2 + (count - 1)
-    assert f"stretto: Keras fit: {count} data workers prepare Map, " in errors
+    assert "stretto: Keras fit: data workers can prepare Map, " in errors
 
 
 def test_no_data_worker_outlives_a_program_that_is_killed(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_programs_of_many_kinds_end_with_the_numbers_that_they_have_alone(tmp_pa
         assert "nothing moves to data workers" in told[name]
         assert reason in told[name]
     for name in MOVED:
-        assert "1 data workers prepare " in told[name]
+        assert "data workers can prepare " in told[name]
     assert steps_of(errors)[0] > 0
 
 
@@ -212,7 +212,7 @@ def test_all_that_may_move_gives_the_same_numbers(tmp_path: Path) -> None:
     """With free crossings everything that may move does, which is the hardest case."""
     out, errors = compared(tmp_path, MOVING, meet=3, free=FREE)
     assert "nothing moves" not in errors
-    assert len(out.splitlines()) == errors.count("1 data workers prepare ") == 7
+    assert len(out.splitlines()) == errors.count("data workers can prepare ") == 7
     elsewhere, steps = steps_of(errors)
     assert elsewhere > steps // 10
 
@@ -252,7 +252,7 @@ def test_passes_data_sets_and_models_that_are_over_are_let_go(tmp_path: Path) ->
     with running(tmp_path / "run", KEPT, "--data-workers", "1") as program:
         status, _, errors = program.ended()
     assert status == 0, errors
-    assert "1 data workers prepare " in errors
+    assert "data workers can prepare " in errors
     counts = [int(each) for each in re.findall(r"^streams (\d+)$", errors, re.M)]
     assert len(counts) == 3 * 10 + 4 + 2 * 10
     assert max(counts) <= 2, "a pass, and the one before it until the feed is asked again"

@@ -1,1 +1,0 @@
-"""Programs of PyTorch with data workers: a hook in `DataLoader`."""
