@@ -162,6 +162,12 @@ def test_growing_data_and_the_learning_curve_are_shown_where_there_are_any() -> 
         each["metrics"] = [{"name": "loss", "value": 4.0 - n}, {"name": "mae", "value": 1.5 - n / 10}]
     told = "\n".join(shown(watch.dashboard(found, 120, 24), 120))
     assert "█▅▁  loss 4.0000 → 2.0000, mae 1.3 at 300.0k samples" in told
+    found["learning"] = [
+        found["learning"][0],
+        point | {"samples_done": 9000, "auc": 0.8, "partition": "day=2", "trained_next": True},
+    ]
+    told = "\n".join(shown(watch.dashboard(found, 120, 24), 120))
+    assert "loss 0.50000, AUC 0.80000 on day=2, before it trains, at 9.0k samples" in told
 
 
 def test_commands_that_are_named_reach_the_same_gateway(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,8 +140,11 @@ def _partitions(data: Json, parts: Json) -> str:
 
 
 def _quality(curve: list[Json], width: int) -> str:
-    """Summarise the quality on held-out samples, from the first evaluation to the last."""
-    samples = f"at {figures.short(curve[-1]['samples_done'])} samples"
+    """Summarise the quality, from the first evaluation to the last: of windows alone where the last one is of a window."""
+    last = curve[-1]
+    curve = [point for point in curve if point.get("trained_next") == last.get("trained_next")]
+    of = f"on {escape(last['partition'])}, before it trains, " if last.get("trained_next") else ""
+    samples = f"{of}at {figures.short(last['samples_done'])} samples"
     if len(curve) == 1:
         return f"{quality(curve[0])} {samples}"
     found, own = measures(curve[-1])
