@@ -117,8 +117,10 @@ async def _counted(bus: Bus, stream: str, pattern: str) -> tuple[dict[str, int],
 
 
 class Count(NamedTuple):
-    """The messages of one subject: in the index ``before`` and ``after`` a reading, those that ``came`` up to the second
-    count, and of them those ``late`` ones that were stored after the first."""
+    """The messages of one subject: in the index ``before`` and ``after`` a reading, and those that came.
+
+    ``came``: up to the second count; ``late``: of them, those that were stored after the first.
+    """
 
     before: int
     after: int

@@ -182,8 +182,9 @@ def parser() -> argparse.ArgumentParser:
     for each in (making, back):
         each.add_argument("--known", type=Path, metavar="FILE", help="notes the streams, so that a store that lacks "
                           "some of them is refused; keep it outside the store")  # fmt: skip
-        each.add_argument("--jobs", metavar="PLACE", help="folder or URL (with stretto-wire[stores]) of a store, with a "
-                          "folder of checkpoints for each job; their names are not given again once the streams know them no more")  # fmt: skip
+        each.add_argument("--jobs", metavar="PLACE", help="folder or URL (with stretto-wire[stores]) of a store that "
+                          "has a folder of checkpoints for each job; the names of those that the streams know no more "
+                          "are not given again")  # fmt: skip
     return main
 
 

@@ -135,7 +135,7 @@ class KnownStreams:
         jobs, unlisted = await asyncio.to_thread(jobs_in, *self.places)
         if unlisted:
             raise InstallationError(
-                f"{'; '.join(unlisted)}: the names of jobs that are forgotten could be given again; mend the store first"
+                f"{'; '.join(unlisted)}: the names of forgotten jobs could be given again; mend the store first"
             )
         return jobs
 

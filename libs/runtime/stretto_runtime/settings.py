@@ -270,8 +270,8 @@ class KeptSettings(Settings):
         None,
         ge=1,
         le=DAYS_MAX,
-        description="days after a job's end after which `stretto clean`, and nothing else, removes its checkpoints, the "
-        "final one too; none: only if it is told to",
+        description="days after a job's end after which `stretto clean`, and nothing else, removes its checkpoints, "
+        "the final one too; none: only if it is told to",
     )
 
 

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
+from itertools import takewhile
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -140,7 +141,7 @@ def _remedy(error: Any, path: Path, model: type[Any] | None) -> str:
     if kind == "json_invalid":
         return f"valid JSON: {context['error']}"
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return _known_fields(str(path[-1]), _owner(path, model), model)
+        return _known_fields(path, model)
     if path and path[-1] == "[key]":
         return f"a name of the form {context['pattern']}" if "pattern" in context else "another name"
     if kind in ("model_type", "model_attributes_type", "dataclass_type") and not path:
@@ -161,17 +162,29 @@ def _remedy(error: Any, path: Path, model: type[Any] | None) -> str:
 NO_SUCH_FIELD = "no such field here"
 
 
-def _known_fields(name: str, owner: type[Any] | None, model: type[Any] | None) -> str:
+def _known_fields(path: Path, model: type[Any] | None) -> str:
+    name, owner = str(path[-1]), _owner(path, model)
     if owner is None or model is None:
         return NO_SUCH_FIELD
     elsewhere = _paths_of(model)
     if not difflib.get_close_matches(name, _fields_of(owner), cutoff=_SURELY_MEANT):
         for other in difflib.get_close_matches(name, elsewhere, n=1, cutoff=_SURELY_MEANT):
-            return f"{NO_SUCH_FIELD}; did you mean {elsewhere[other]}?"
+            return f"{NO_SUCH_FIELD}; did you mean {_nearest(path, elsewhere[other])}?"
     near = difflib.get_close_matches(name, _fields_of(owner), n=1, cutoff=0.6)
     if near:
         return f"{NO_SUCH_FIELD}; did you mean {near[0]}?"
     return f"{NO_SUCH_FIELD}; known are {', '.join(_fields_of(owner))}"
+
+
+def _nearest(path: Path, others: Sequence[Path]) -> str:
+    """Return the paths that share most of their beginning with ``path``, of these the shortest, in words."""
+
+    def rank(other: Path) -> tuple[int, int]:
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(path, other, strict=False)))
+        return -shared, len(other)
+
+    best = min(map(rank, others))
+    return " or ".join(".".join(map(str, other)) for other in others if rank(other) == best)
 
 
 def _hint(kind: str, given: Any) -> str:
@@ -257,15 +270,15 @@ def _fields_of(model: type[Any]) -> Mapping[str, FieldInfo]:
 
 
 @cache
-def _paths_of(model: type[Any]) -> Mapping[str, str]:
-    """Return the dotted path of each field at any depth by its last name; of two, the one that is less deep."""
-    found: dict[str, str] = {}
-    below: list[tuple[str, type[Any]]] = [("", model)]
+def _paths_of(model: type[Any]) -> Mapping[str, Sequence[Path]]:
+    """Return the paths of the fields at any depth, by their last name, the less deep ones first."""
+    found: dict[str, list[Path]] = {}
+    below: list[tuple[Path, type[Any]]] = [((), model)]
     for path, each in below:
         for name, field in _fields_of(each).items():
-            found.setdefault(name, f"{path}{name}")
+            found.setdefault(name, []).append((*path, name))
             if _has_fields(inner := _bare(field.annotation)):
-                below.append((f"{path}{name}.", inner))
+                below.append(((*path, name), inner))
     return found
 
 

@@ -86,6 +86,6 @@ def test_the_books_of_a_job_that_trains_say_what_to_do_instead_of_an_error() -> 
     with console.capture() as told:
         console.print(shown({**found, "quiet": False, "samples_in_flight": 1}))
     assert told.get().splitlines()[-1] == (
-        "exact so far, with 1 sample in flight: it still trains. Audit again after its end, for which `stretto watch ctr` "
-        "waits"
+        "exact so far, with 1 sample in flight: it still trains. Audit again after its end, for which "
+        "`stretto watch ctr` waits"
     )

@@ -21,7 +21,7 @@ def test_data_are_added_and_closed_from_the_command_line(installed: Installed, t
     fewer = installed.stretto("data", "add", name, "day=1", "--samples", "400")
     assert fewer.exit_code != 0
     assert "at least 500" in fewer.stderr
-    assert "500 samples in 1 partitions, closed" in installed.stretto("data", "close", name).stdout
+    assert "500 samples in 1 partition, closed" in installed.stretto("data", "close", name).stdout
     assert installed.stretto("data", "add", name, "day=2", "--samples", "1").exit_code != 0
 
 

@@ -102,8 +102,9 @@ class Decision(views.Decision):
         yield from _labelled("why", self.reasons or ("no reason was given",))
         yield f"chosen by    {self.algorithm}; costs {self.cost_per_hour:.3f} an hour"
         if self.round is not None:
+            jobs = counted(self.round.jobs, "job")
             yield (
-                f"round        {self.round.algorithm} over {counted(self.round.jobs, 'job')}: {self.round.value:.6g}, at most "
+                f"round        {self.round.algorithm} over {jobs}: {self.round.value:.6g}, at most "
                 f"{self.round.bound:.6g} is possible (gap {self.round.gap:.3%})"
             )
         if self.warm_start is not None:

@@ -51,8 +51,8 @@ def fail_beyond_samples_given_up(state: ActuatorState, samples: int) -> Facts:
     last = f"; the last: {state.given_up_reason}" if state.given_up_reason else ""
     return fail(
         state,
-        f"{counted(samples, 'sample')}{of_all} {were} given up, and at most {allowed:,} may be ({bound}): mend the data, or allow "
-        f"more by a higher restarts.samples_given_up{last}",
+        f"{counted(samples, 'sample')}{of_all} {were} given up, and at most {allowed:,} may be ({bound}): mend the "
+        f"data, or allow more by a higher restarts.samples_given_up{last}",
     )
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from stretto_messages.base import Message
-from stretto_messages.checkpoints import CheckpointFailed
+from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointSaved
 from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted
 from stretto_messages.values import CheckpointRef
 
 from stretto_core.checkpoints.chains import LINKS_MAX, base_for_next, note
 from stretto_core.checkpoints.names import FINAL, number_of
+from stretto_core.checkpoints.observations import ImagesSaved
 from stretto_core.checkpoints.state import Attempt, CheckpointState
 
 FIRST_AGAIN_S = 30.0
@@ -98,6 +99,25 @@ def undo_completion(state: CheckpointState) -> Attempt | None:
     state.final_failure = ""
     state.final_not_before_s = 0.0
     return drop(state)
+
+
+def saved(state: CheckpointState, attempt: Attempt, found: ImagesSaved) -> CheckpointSaved:
+    """Return the message that all images of a checkpoint are in memory."""
+    return CheckpointSaved(
+        job=state.job,
+        checkpoint=attempt.reference,
+        pause_s=found.pause_s,
+        took_s=found.took_s,
+        memory_bytes=found.memory_bytes,
+    )
+
+
+def flushed(state: CheckpointState, attempt: Attempt, took_s: float) -> CheckpointFlushed:
+    """Return the message that a checkpoint is complete, with the bytes of all that are kept now."""
+    stored_bytes = sum(kept.size_bytes for kept in state.complete)
+    return CheckpointFlushed(
+        job=state.job, checkpoint=attempt.reference, took_s=took_s, best=attempt.best, stored_bytes=stored_bytes
+    )
 
 
 def failed(state: CheckpointState, name: str, reason: str) -> CheckpointFailed:

@@ -22,13 +22,7 @@ from stretto_messages.actuator import (
     ServersChanged,
 )
 from stretto_messages.base import Message
-from stretto_messages.checkpoints import (
-    CheckpointFlushed,
-    CheckpointRestored,
-    CheckpointSaved,
-    SaveCheckpoint,
-    SaveCheckpointReply,
-)
+from stretto_messages.checkpoints import CheckpointRestored, SaveCheckpoint, SaveCheckpointReply
 from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted, RecomputationDecided
 from stretto_messages.gateway import JobCancelled
 
@@ -258,14 +252,7 @@ class CheckpointMachine:
         attempt.samples = event.samples
         attempt.size_bytes = event.size_bytes
         attempt.base = attempt.base if event.difference else ""
-        saved = CheckpointSaved(
-            job=self.state.job,
-            checkpoint=attempt.reference,
-            pause_s=event.pause_s,
-            took_s=event.took_s,
-            memory_bytes=event.memory_bytes,
-        )
-        return [saved]
+        return [attempts.saved(self.state, attempt, event)]
 
     def _flushed(self, event: ImagesFlushed, attempt: Attempt, now: float) -> Facts:
         state = self.state
@@ -274,14 +261,7 @@ class CheckpointMachine:
             state.best, state.best_due = attempt.id, False
         attempts.complete(state, attempt.reference, chains.chain(state, attempt.base) if attempt.base else [])
         attempts.begin_if_due(self.state, now)
-        flushed = CheckpointFlushed(
-            job=state.job,
-            checkpoint=attempt.reference,
-            took_s=event.took_s,
-            best=attempt.best,
-            stored_bytes=sum(kept.size_bytes for kept in state.complete),
-        )
-        return [flushed]
+        return [attempts.flushed(state, attempt, event.took_s)]
 
     def _attempt_failed(self, event: StepFailed, attempt: Attempt, now: float) -> Facts:
         """Try the last checkpoint again before its failure is published, since the actuator then stops waiting."""

@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stretto_messages.base import counted
 from stretto_messages.values import Plan, Resources
 
 from stretto_core.model.pareto import CandidateProblem, Grid, Verified
@@ -177,6 +178,6 @@ def _most_promising(
         (
             f"{plan.describe()} could reach {float(optimistic[top]):.0f} samples/s (expected"
             f" {float(expected[top]):.0f}), {gain:+.0%} over the best measured {best.throughput:.0f}",
-            f"{len(problem.verified)} configurations are measured so far",
+            f"measured so far: {counted(len(problem.verified), 'configuration')}",
         ),
     )

@@ -78,7 +78,7 @@ class PlanMachine:
     Larger than 250 lines: all of it reads and writes the state of one job; its algorithms are in files of their own.
     """
 
-    version = 2
+    version = 3
 
     def __init__(
         self,

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from stretto_messages.base import counted
 from stretto_messages.planner import DataWorkersProposed, TuningPhase
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import FeedProfile, Plan
@@ -239,7 +240,7 @@ class Tuning:
             )
         if brings_nothing:
             state.phase, state.enough = ("settled" if state.before else "fallen-back"), state.before
-            reason = f"{per_s:.1f} batches/s with {state.given} data workers, {state.before_per_s:.1f} with"
+            reason = f"{per_s:.1f} batches/s with {counted(state.given, 'data worker')}, {state.before_per_s:.1f} with"
             return self._propose(
                 state.before, worker_per_s, feed, [f"{reason} {state.before or 'none'}: the limit is elsewhere"]
             )
@@ -402,5 +403,5 @@ def _waits(feed: FeedProfile) -> str:
 
 
 def _covers(count: int, worker_per_s: float, feed: FeedProfile) -> str:
-    data_workers = "1 data worker" if count == 1 else f"{count} data workers"
-    return f"{data_workers} of {worker_per_s:.1f} batches/s for the {feed.dequeued_per_s:.1f} that workers take"
+    wanted = f"{feed.dequeued_per_s:.1f} that workers take"
+    return f"{counted(count, 'data worker')} of {worker_per_s:.1f} batches/s for the {wanted}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from stretto_messages.base import counted
+
 Json = dict[str, Any]
 
 
@@ -170,11 +172,13 @@ class DemoCourse(Watched):
     def _on_profile_measured(self, time_s: float, data: Json) -> None:
         if data["settled"]:
             self._see(
-                "profile", time_s, f"{data['throughput']:,.0f} samples/s with {data['plan']['workers']} worker(s)"
+                "profile",
+                time_s,
+                f"{data['throughput']:,.0f} samples/s with {counted(data['plan']['workers'], 'worker')}",
             )
 
     def _on_model_fitted(self, time_s: float, data: Json) -> None:
-        self._see("fit", time_s, f"RMSLE {data['rmsle']:.3f} over {data['points']} windows")
+        self._see("fit", time_s, f"RMSLE {data['rmsle']:.3f} over {counted(data['points'], 'window')}")
 
     def _on_migration_finished(self, time_s: float, data: Json) -> None:
         decided = self._pending

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+from stretto_messages.base import counted
+
 from ..errors import DataError
 from .formats import open_format
 from .index import Settings, index_of
@@ -27,7 +29,7 @@ def main() -> int:
         return 1
     samples = sum(int(entry.rows.sum()) for entry in entries)
     pieces = sum(len(entry.rows) for entry in entries)
-    sys.stdout.write(f"{samples} samples in {len(files)} files ({pieces} pieces)\n")
+    sys.stdout.write(f"{counted(samples, 'sample')} in {counted(len(files), 'file')} ({counted(pieces, 'piece')})\n")
     sys.stdout.write(f"columns: {', '.join([*names, *(name for name, _ in first.file.keys)])}\n")
     return 0
 

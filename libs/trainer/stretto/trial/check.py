@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from stretto_messages.base import counted
 from stretto_wire import JobSpec, WireError
 from stretto_wire.jobspec.commented import commented
 
@@ -136,7 +137,7 @@ def check(request: CheckRequest, told: Callable[[str], None] = lambda _: None) -
         with _Noting(findings, "model"):
             program = make_program(task, options)
     if program is not None and not any(finding.where == "data" for finding in findings):
-        told(f"training {request.steps} steps")
+        told(f"training {counted(request.steps, 'step')}")
         with _Noting(findings, "model"):
             figures = _measured(program, request, samples)
     return Report(findings, figures, "" if findings else commented(_job(request, samples, task)))

@@ -192,6 +192,7 @@ def test_a_word_that_two_versions_of_yaml_read_differently_is_refused_where_it_s
     [
         ("worker: no", [("worker", "no", "no such field here; did you mean resources.workers?")]),
         ("batch_size: 010", [("batch_size", "010", "no such field here; did you mean dataset.batch_size?")]),
+        ("resources: {ps: {max: 2}}", [("resources.ps.max", "2", "mean resources.ps.count.max or resources.ps.")]),
         ("checkpoint: {every: 9, keep: 010}", [("checkpoint.every", "9", "did you mean every_s?"),
                                                ("checkpoint.keep", "010", "leave out the zero")]),
     ],

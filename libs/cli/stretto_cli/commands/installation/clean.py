@@ -72,7 +72,7 @@ def clean(
 
 
 def _days(older_than: float | None, named: bool, checkpoints: bool) -> dict[str, float]:
-    """Return after how many days the folders of each kind go. Checkpoints of ``named`` jobs go if the command says so."""
+    """Return after how many days the folders of each kind go. Checkpoints of ``named`` jobs go by the option alone."""
     from stretto_installation.one_machine import disk
     from stretto_runtime import SettingsFault
     from stretto_runtime.settings import KeptSettings

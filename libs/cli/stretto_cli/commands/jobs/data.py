@@ -105,4 +105,5 @@ def _converted(report: Json) -> object:
 
 def _summary(answered: Json) -> str:
     more = "still growing" if answered["growing"] else "closed"
-    return f"{answered['job']}: {counted(answered['samples'], 'sample')} in {counted(answered['partitions'], 'partition')}, {more}"
+    samples, partitions = counted(answered["samples"], "sample"), counted(answered["partitions"], "partition")
+    return f"{answered['job']}: {samples} in {partitions}, {more}"

@@ -21,8 +21,8 @@ def audit(options: GatewayOptions, job: JobArgument) -> None:
 
     The ledger's books are compared with the counts of every column of the parameters: how many samples, and which.
     Losses and repetitions are counted separately; one never cancels the other. Samples that were given up are in no
-    column: they are listed with their reasons. Exit status 0 only if the books agree and no sample is in flight: of a job that still trains it is 1, and the last line
-    says so.
+    column: they are listed with their reasons. Exit status 0 only if the books agree and no sample is in flight: of a
+    job that still trains it is 1, and the last line says so.
     """
     with options.connect() as gateway:
         found = gateway.audit(job)

@@ -52,8 +52,8 @@ class Candidates(Given):
 def select(file: FileArgument, name: AlgorithmOption = SELECT.default, output: OutputOption = OutputForm.TABLE) -> None:
     """Choose at most one candidate for each job, within the capacity.
 
-    The default, `exact-or-hull`, proves the best choice where that is short, as for a few dozen jobs; elsewhere it takes a
-    fast one (`hull`), and the gap tells how far the best may be.
+    The default, `exact-or-hull`, proves the best choice where that is short, as for a few dozen jobs; elsewhere it
+    takes a fast one (`hull`), and the gap tells how far the best may be.
     """
     problem = problem_of(read_json(file, Candidates))
     found, solve_s = solved(algorithm(SELECT, name), problem)
