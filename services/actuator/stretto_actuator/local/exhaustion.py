@@ -46,8 +46,11 @@ class Guard:
     async def _run(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            if found := used_up():
-                self._end_greediest(found)
+            try:
+                if found := used_up():
+                    self._end_greediest(found)
+            except OSError as error:  # the machine lacks more than that, such as files: it is tried again
+                log.warning("what all processes need is used up, and who did it is not known yet", error=str(error))
 
     def _end_greediest(self, found: str) -> None:
         held = [(self._open_files(record), record) for record in self._records.all()]
