@@ -7,6 +7,7 @@ which each server needs one for each connection. So the pod that holds most of t
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import math
 import os
@@ -48,7 +49,7 @@ class Guard:
             await asyncio.sleep(LOOK_S)
             try:
                 if found := used_up():
-                    self._end_greediest(found)
+                    await asyncio.to_thread(self._end_greediest, found)
             except OSError as error:  # the machine lacks more than that, such as files: it is tried again
                 log.warning("what all processes need is used up, and who did it is not known yet", error=str(error))
 
@@ -83,13 +84,28 @@ def used_up() -> str:
 
 
 def open_files(pids: Iterable[int]) -> float:
-    """Return how many files these processes have open; infinite where one of them does not show it."""
+    """Return how many files these processes have open; infinite where one does not show them, or hides some.
+
+    Files are hidden in the queue of a socket: sent, and received by nobody.
+    """
     count = 0.0
     for pid in pids:
         try:
-            count += len(os.listdir(f"/proc/{pid}/fd"))
+            names = os.listdir(f"/proc/{pid}/fd")
         except PermissionError:
             return math.inf
         except OSError:  # it is gone
             continue
+        if any(_in_queue(pid, name) for name in names):
+            return math.inf
+        count += len(names)
     return count
+
+
+def _in_queue(pid: int, name: str) -> bool:
+    """Return whether an open file is a socket in whose queue files wait."""
+    with contextlib.suppress(OSError):  # closed meanwhile
+        if os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:"):
+            with open(f"/proc/{pid}/fdinfo/{name}", "rb") as told:
+                return any(line.startswith(b"scm_fds:") and int(line.split()[1]) > 0 for line in told)
+    return False

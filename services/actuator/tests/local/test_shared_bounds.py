@@ -119,12 +119,22 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+HOLDS = "import os, time; held = [os.dup(0) for _ in range(700)]; print('up', flush=True); time.sleep(60)"
+HIDES = """
+import os, socket, time
+pair = socket.socketpair()
+socket.send_fds(pair[0], [b"x"], [os.dup(0) for _ in range(20)])
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("greedy", [HOLDS, HIDES])
 async def test_the_pod_that_holds_most_is_ended_once_something_is_used_up(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, greedy: str
 ) -> None:
-    hold = "import os, time; held = [os.dup(0) for _ in range(700)]; print('up', flush=True); time.sleep(60)"
-    await place.launch("worker-0", hold.replace("700", "20"))
-    await place.launch("worker-1", hold)
+    await place.launch("worker-0", HOLDS.replace("700", "20"))
+    await place.launch("worker-1", greedy)
     logs = [place.state / f"pods/j/worker-{number}/log" for number in (0, 1)]
     await until(lambda: all(log.exists() and log.read_text() for log in logs))
     monkeypatch.setattr("stretto_actuator.local.exhaustion.used_up", lambda: "what all need")
