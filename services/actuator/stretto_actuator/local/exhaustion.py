@@ -29,7 +29,7 @@ MANY = 500
 """Open files of a pod with fewer than which it has not used up anything (taste)."""
 
 TABLES_MOST = 64
-"""Tables of open files of one process beyond which it hides them: all threads of an honest one have the same (taste)."""
+"""Tables of open files beyond which a process hides them: all threads of an honest one have the same (taste)."""
 KCMP, OF_FILES = {"x86_64": 312, "aarch64": 272}, 2
 """Numbers of the system call kcmp, by kind of machine, and its kind for tables of open files."""
 
