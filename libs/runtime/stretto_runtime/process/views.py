@@ -17,9 +17,19 @@ _PLACE = 4
 
 def has_mounted(pid: int, folder: Path) -> bool:
     """Return whether a process has another view than this one, with a mount below ``folder``, an absolute path."""
-    with contextlib.suppress(OSError):
-        if os.stat(f"/proc/{pid}/ns/mnt").st_ino != os.stat("/proc/self/ns/mnt").st_ino:
-            begin = f"{folder}/".translate(_ESCAPED)
-            lines = Path(f"/proc/{pid}/mountinfo").read_text(errors="surrogateescape").splitlines()
+    begin = f"{folder}/".translate(_ESCAPED)
+    own = os.stat("/proc/self/ns/mnt").st_ino
+    for thread in threads_of(pid):  # the first one may have ended before the others
+        with contextlib.suppress(OSError):
+            if os.stat(f"{thread}/ns/mnt").st_ino == own:
+                return False
+            lines = Path(f"{thread}/mountinfo").read_text(errors="surrogateescape").splitlines()
             return any(line.split(" ")[_PLACE].startswith(begin) for line in lines)
     return False
+
+
+def threads_of(pid: int) -> list[str]:
+    """Return the folders of a process's threads below ``/proc``; none if it is gone."""
+    with contextlib.suppress(OSError):
+        return [f"/proc/{pid}/task/{thread}" for thread in os.listdir(f"/proc/{pid}/task")]
+    return []

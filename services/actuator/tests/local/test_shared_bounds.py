@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-import psutil
 import pytest
 from local_pods import ended
 from stretto_actuator.backend import PodSpec
@@ -17,6 +17,7 @@ from stretto_actuator.local.boxes import boxes_of
 from stretto_actuator.local.landlock import ABI_SCOPES
 from stretto_actuator.settings import ActuatorSettings
 from stretto_installation.one_machine.processes import end_pods, pods_of
+from stretto_runtime.process.views import threads_of
 
 from tests.waits import until
 
@@ -119,12 +120,34 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+HOLDS = "import os, time; held = [os.dup(0) for _ in range(700)]; print('up', flush=True); time.sleep(60)"
+HIDES = """
+import os, socket, time
+pair = socket.socketpair()
+socket.send_fds(pair[0], [b"x"], [os.dup(0) for _ in range(20)])
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+OF_A_THREAD = """
+import ctypes, os, threading, time
+def hold():
+    ctypes.CDLL(None).unshare(0x400)  # CLONE_FILES
+    held.extend(os.dup(0) for _ in range(700))
+    print("up", flush=True)
+    time.sleep(60)
+held = []
+threading.Thread(target=hold).start()
+"""
+
+
+@pytest.mark.parametrize("greedy", [HOLDS, HIDES, OF_A_THREAD])
 async def test_the_pod_that_holds_most_is_ended_once_something_is_used_up(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Place, monkeypatch: pytest.MonkeyPatch, greedy: str
 ) -> None:
-    hold = "import os, time; held = [os.dup(0) for _ in range(700)]; print('up', flush=True); time.sleep(60)"
-    await place.launch("worker-0", hold.replace("700", "20"))
-    await place.launch("worker-1", hold)
+    await place.launch("worker-0", HOLDS.replace("700", "20"))
+    await place.launch("worker-1", greedy)
     logs = [place.state / f"pods/j/worker-{number}/log" for number in (0, 1)]
     await until(lambda: all(log.exists() and log.read_text() for log in logs))
     monkeypatch.setattr("stretto_actuator.local.exhaustion.used_up", lambda: "what all need")
@@ -163,30 +186,43 @@ async def test_the_end_of_an_installation_is_no_fault_of_its_pods(place: Place) 
 
 
 DAEMON = """
-import os, subprocess, sys
+import ctypes, os, threading, time
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
         os.setsid()
-        os.execve("/bin/sleep", ["sleep", "600.25"], {})
+        with open("daemon.tmp", "w") as file:
+            file.write(str(os.getpid()))
+        os.rename("daemon.tmp", "daemon")
+        FIRST
 """
-"""Leaves its session, and its environment behind."""
+"""Leaves its session, and its environment or its first thread behind."""
+ENDS = {
+    "another program": 'os.execve("/bin/sleep", ["sleep", "600"], {})',
+    "no first thread": "threading.Thread(target=time.sleep, args=(600,)).start(); ctypes.CDLL(None).syscall(END, 0)",
+}
+END = {"x86_64": "60", "aarch64": "93"}
 
 
-def sleepers() -> list[psutil.Process]:
-    return [each for each in psutil.process_iter(["cmdline"]) if "600.25" in (each.info["cmdline"] or ())]
+def lives(pid: int) -> bool:
+    """Return whether a process has a thread that has not ended."""
+    states = [Path(f"{thread}/stat").read_text().rpartition(")")[2].split()[0] for thread in threads_of(pid)]
+    return any(state not in "ZX" for state in states)
 
 
 @pytest.mark.parametrize("by", ["forget", "down"])
-async def test_who_has_left_its_session_and_its_environment_ends_with_its_pod(place: Place, by: str) -> None:
+@pytest.mark.parametrize("way", ENDS)
+async def test_who_has_left_its_session_and_its_environment_ends_with_its_pod(place: Place, by: str, way: str) -> None:
     if mounts.lack():
         pytest.skip("this user gets no view of his own")
-    await place.launch("worker-0", DAEMON)
+    await place.launch("worker-0", DAEMON.replace("FIRST", ENDS[way].replace("END", END[os.uname().machine])))
+    await until((place.state / "pods/j/worker-0/work/daemon").exists)
+    pid = int((place.state / "pods/j/worker-0/work/daemon").read_text())
     await ended(place.backend)
-    await until(lambda: bool(sleepers()))
+    assert lives(pid)
     if by == "forget":
         await place.backend.forget("j", "worker-0")
     else:
-        assert [each.pid for each in pods_of(place.state)] == [each.pid for each in sleepers()]
+        assert [each.pid for each in pods_of(place.state)] == [pid]
         end_pods(place.state, 0.0)
-    await until(lambda: not sleepers())
+    await until(lambda: not lives(pid))
