@@ -18,7 +18,8 @@ F32 = NDArray[np.float32]
 class Clipping:
     """At most one limit of a batch's gradients: of each value, of each array's norm, or of the norm of all together.
 
-    The gradient of a table counts as one array: that of its unique rows, as if the table were one variable.
+    A table counts as one array, as if it were one variable. Where a batch has a row several times, Keras limits each of
+    its gradients before they are added up: `squares` are theirs, added up.
     """
 
     value: float | None = None
@@ -30,7 +31,8 @@ class Clipping:
         if len(stated) > 1:
             raise InputRefused(f"clipping by {' and by '.join(stated)}: give one of them")
         for limit in stated.values():
-            _check(limit)
+            if not (math.isfinite(limit) and limit > 0):
+                raise InputRefused(f"limit = {limit} of a gradient must be a positive number")
 
     def __bool__(self) -> bool:
         return any(limit is not None for limit in asdict(self).values())
@@ -38,33 +40,25 @@ class Clipping:
     def apply(self, gradients: Sequence[F32]) -> list[F32]:
         """Return the gradients within the limit."""
         if self.value is not None:
-            return [by_value(each, self.value) for each in gradients]
+            limit = np.float32(self.value)
+            return [np.clip(each, -limit, limit) for each in gradients]
+        return [each * scale for each, scale in zip(gradients, self.scales(gradients), strict=True)]
+
+    def scales(self, gradients: Sequence[F32], squares: Sequence[F32 | None] = ()) -> list[np.float32]:
+        """Return what a limit of norms multiplies each gradient by. squares: where they are not the gradient's own."""
+        known = squares or [None] * len(gradients)
+        of_each = [_squared(*pair) for pair in zip(gradients, known, strict=True)]
         if self.norm is not None:
-            return [by_norm(each, self.norm) for each in gradients]
-        return list(gradients) if self.global_norm is None else by_global_norm(gradients, self.global_norm)
+            return [_scale(each, self.norm) for each in of_each]
+        whole = np.float32(1) if self.global_norm is None else _scale(sum(of_each), self.global_norm)
+        return [whole] * len(gradients)
 
 
-def by_value(gradient: F32, limit: float) -> F32:
-    """Return the gradient with each element between -limit and limit (Keras: clipvalue)."""
-    _check(limit)
-    return np.clip(gradient, np.float32(-limit), np.float32(limit))
+def _squared(gradient: F32, squares: F32 | None = None) -> float:
+    """Return the square of a gradient's norm. squares: of its elements, where they are not its own."""
+    return float((np.square(gradient, dtype=np.float64) if squares is None else squares).sum(dtype=np.float64))
 
 
-def by_norm(gradient: F32, limit: float) -> F32:
-    """Return the gradient, scaled down to a Euclidean norm of at most `limit` (Keras: clipnorm)."""
-    return by_global_norm([gradient], limit)[0]
-
-
-def by_global_norm(gradients: Sequence[F32], limit: float) -> list[F32]:
-    """Return the gradients, scaled down together to a norm of at most `limit` (Keras: global_clipnorm)."""
-    _check(limit)
-    norm = math.sqrt(sum(float(np.square(each, dtype=np.float64).sum()) for each in gradients))
-    if norm <= limit:
-        return list(gradients)
-    scale = np.float32(limit / norm)  # a gradient with a NaN stays one, and is seen
-    return [each * scale for each in gradients]
-
-
-def _check(limit: float) -> None:
-    if not (math.isfinite(limit) and limit > 0):
-        raise InputRefused(f"limit = {limit} of a gradient must be a positive number")
+def _scale(squared: float, limit: float) -> np.float32:
+    norm = math.sqrt(squared)
+    return np.float32(1) if norm <= limit else np.float32(limit / norm)  # a gradient with a NaN stays one, and is seen

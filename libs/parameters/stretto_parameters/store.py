@@ -45,7 +45,7 @@ class Push:
     claim [columns]. keys: per table, stored keys strictly ascending as unsigned, of claimed buckets only; row_gradients
     [keys, dimension] per table. slice_gradients [claimed slices, slice_length]. state_delta [state_size] is added to
     the state if the first slice is applied. row_squares: like row_gradients, what an optimizer takes for their squares;
-    None for a table, or no entry at all: the squares of its row_gradients.
+    None for a table, or no entry at all: the squares of its row_gradients. slice_squares: likewise, of slice_gradients.
     """
 
     shard: int
@@ -59,6 +59,7 @@ class Push:
     slice_gradients: F32
     state_delta: F32
     row_squares: Sequence[F32 | None] = ()
+    slice_squares: F32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,9 +342,9 @@ class Store:
         claimed = np.flatnonzero(push.claim[layout.buckets :])
         kept = applied[layout.buckets :][claimed]
         if kept.any():
-            gradients = push.slice_gradients if kept.all() else push.slice_gradients[kept]
+            squares = None if push.slice_squares is None else push.slice_squares[kept]
             places = claimed[kept].astype(np.uint64) << np.uint64(32)
-            by, optimizer = RowGradients(gradients), layout.optimizer.dense
+            by, optimizer = RowGradients(push.slice_gradients[kept], squares), layout.optimizer.dense
             self.kernels.update(self._dense, places, by, rates, clocks, optimizer, self.epoch)
         if applied[layout.buckets]:
             self._state += push.state_delta
@@ -670,9 +671,11 @@ class Store:
         ]
         claimed = int(claim[layout.buckets :].sum())
         slices = _array("slice_gradients", push.slice_gradients, np.float32, (claimed, layout.slice_length))
+        given = push.slice_squares
+        of_slices = None if given is None else _array("slice_squares", given, np.float32, slices.shape)
         delta = _array("state_delta", push.state_delta, np.float32, (layout.state_size,))
         header = (push.shard, push.attempt, push.start, push.stop, push.worker)
-        return Push(*header, claim, keys, gradients, slices, delta, squares)
+        return Push(*header, claim, keys, gradients, slices, delta, squares, of_slices)
 
 
 def due_of(optimizer: Optimizer, samples: I64) -> Due:

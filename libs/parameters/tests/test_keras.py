@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stretto_parameters import Layout, Own, Push, Store, Table, clipping
+from stretto_parameters import Clipping, Layout, Own, Push, Store, Table
 from stretto_parameters.optimizers import SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer, RMSprop
 from stretto_parameters.schedules import Cosine, Exponential, Warmup
 
@@ -178,9 +178,9 @@ def test_clipping_equals_that_of_keras() -> None:
     gradients = [random.normal(0, 2, shape).astype(np.float32) for shape in ((4, 5), (7,))]
     tensors = [keras.ops.convert_to_tensor(each) for each in gradients]
     for ours, option in (
-        ([clipping.by_value(each, 0.3) for each in gradients], "clipvalue"),
-        ([clipping.by_norm(each, 0.3) for each in gradients], "clipnorm"),
-        (clipping.by_global_norm(gradients, 0.3), "global_clipnorm"),
+        (Clipping(value=0.3).apply(gradients), "clipvalue"),
+        (Clipping(norm=0.3).apply(gradients), "clipnorm"),
+        (Clipping(global_norm=0.3).apply(gradients), "global_clipnorm"),
     ):
         theirs = keras.optimizers.SGD(**{option: 0.3})._clip_gradients(tensors)
         for mine, other in zip(ours, theirs, strict=True):

@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from stretto_parameters import Clipping, InputRefused, Layout, Table, clipping
+from stretto_parameters import Clipping, InputRefused, Layout, Table
 from stretto_parameters.optimizers import (
     OPTIMIZERS,
     SGD,
@@ -108,18 +108,17 @@ def test_each_column_has_the_rate_of_its_own_samples() -> None:
 
 def test_clipping_bounds_values_and_norms() -> None:
     gradient = np.array([[3.0, -4.0], [0.0, 0.0]], np.float32)
-    assert clipping.by_value(gradient, 1.0).tolist() == [[1.0, -1.0], [0.0, 0.0]]
-    assert clipping.by_norm(gradient, 2.5).tolist() == [[1.5, -2.0], [0.0, 0.0]]
-    assert clipping.by_norm(gradient, 5.0) is gradient
-    both = clipping.by_global_norm([gradient, np.array([12.0], np.float32)], 6.5)
+    for limits, expected in ((Clipping(value=1.0), [1.0, -1.0]), (Clipping(norm=2.5), [1.5, -2.0])):
+        assert limits.apply([gradient])[0].tolist() == [expected, [0.0, 0.0]]
+    both = Clipping(global_norm=6.5).apply([gradient, np.array([12.0], np.float32)])
     assert [each.tolist() for each in both] == [[[1.5, -2.0], [0.0, 0.0]], [6.0]]
-    for limits in ({"value": 1.0}, {"norm": 2.5}, {"global_norm": 2.5}):
-        assert np.abs(Clipping(**limits).apply([gradient])[0]).max() <= 2.0
-    assert Clipping().apply([gradient])[0] is gradient
+    for limits in (Clipping(), Clipping(norm=5.0), Clipping(value=4.0)):
+        assert limits.apply([gradient])[0].tolist() == gradient.tolist()
+    assert Clipping(norm=2.5).scales([gradient], [np.float32([100.0])]) == [0.25]  # of occurrences, added up
     assert Clipping(norm=1.0)
     assert not Clipping()
     with pytest.raises(InputRefused, match=r"limit = 0\.0 of a gradient"):
-        clipping.by_norm(gradient, 0.0)
+        Clipping(norm=0.0)
     with pytest.raises(InputRefused, match="clipping by value and by norm: give one"):
         Clipping(value=1.0, norm=1.0)
 

@@ -68,7 +68,7 @@ def a_push(
     layout: Layout = LAYOUT,
 ) -> Push:
     """A push of the claimed ones of `keys` to every table, with random gradients of `seed`; with an odd one the first
-    table has squares of its own."""
+    table and the slices have squares of their own."""
     random = np.random.default_rng(seed)
     kept = keys[claim[: layout.buckets][(keys >> np.uint64(layout.shift)).astype(int)]]
     gradients = [random.normal(0, 1, (len(keys), table.dimension)).astype(np.float32) for table in layout.tables]
@@ -79,6 +79,7 @@ def a_push(
     return Push(
         *(shard, attempt, start, stop, 3, claim, [kept] * len(layout.tables), [each[chosen] for each in gradients]),
         *(slices[claim[layout.buckets :]], delta, [None if each is None else each[chosen] for each in squares]),
+        2 * np.square(slices)[claim[layout.buckets :]] if seed % 2 else None,
     )
 
 
@@ -111,10 +112,11 @@ class Model:
                     rate = np.float32(table.optimizer.schedule.rate(self.samples[bucket]))
                     step(table, FORMS[number], row, gradient, square, rate)
         claimed = [c - 4 for c in (4, 5) if push.claim[c]]
-        for number, gradient in zip(claimed, push.slice_gradients, strict=True):
+        of_slices = np.square(push.slice_gradients) if push.slice_squares is None else push.slice_squares
+        for number, gradient, square in zip(claimed, push.slice_gradients, of_slices, strict=True):
             if number + 4 in due:
                 rate = np.float32(LAYOUT.optimizer.schedule.rate(self.samples[4 + number]))
-                step(LAYOUT, RowFormat.of_slices(LAYOUT), self.slices[number], gradient, gradient * gradient, rate)
+                step(LAYOUT, RowFormat.of_slices(LAYOUT), self.slices[number], gradient, square, rate)
         if 4 in due:
             self.state = self.state + push.state_delta
         for column in due:
@@ -613,6 +615,7 @@ BAD_PUSHES: list[tuple[dict[str, Any], str]] = [
     ({"keys": [KEYS[:-1], KEYS]}, r"row_gradients of table 0: float32 \(24, 3\) were given, wanted float32 \(23, 3\)"),
     ({"keys": [b"", KEYS]}, "keys of table 0: bytes were given"),
     ({"row_gradients": [np.zeros((24, 3), F32)]}, "row_gradients of 1 tables, keys of 2"),
+    ({"slice_squares": np.zeros((1, 3), F32)}, r"slice_squares: float32 \(1, 3\) were given"),
     ({"row_squares": [None]}, "row_squares of 1 tables, keys of 2"),
     ({"row_squares": [np.zeros((23, 3), F32), None]}, r"row_squares of table 0: float32 \(23, 3\) were given"),
     ({"row_gradients": [np.zeros((24, 3)), np.zeros((24, 2), F32)]}, r"row_gradients of table 0: float64 \(24, 3\)"),

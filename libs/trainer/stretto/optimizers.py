@@ -7,7 +7,7 @@ counts samples trained: one step of Keras is one batch, so that n of its steps a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from stretto_parameters import Clipping, InputRefused
@@ -41,6 +41,14 @@ class Update:
 
     optimizer: Optimizer
     clipping: Clipping = field(default_factory=Clipping)
+    origin: str = ""
+    """Where the rate comes from, if not from the optimizer itself."""
+
+    def told(self) -> str:
+        """Return the rule in a line: its name, its rate and all of its settings."""
+        limits = {name: limit for name, limit in asdict(self.clipping).items() if limit is not None}
+        clipped = [f"; {name.replace('_', ' ')} of gradients at most {limit:g}" for name, limit in limits.items()]
+        return f"{self.optimizer!r}{''.join(clipped)}{'; ' if self.origin else ''}{self.origin}"
 
 
 def resolve(
@@ -59,18 +67,18 @@ def resolve(
     """
     name = kind if given is None else given
     if isinstance(name, str):
-        update = Update(_named(name.lower(), learning_rate))
+        update = Update(_named(name.lower(), learning_rate), origin="the rate is model.learning_rate")
     else:
         update = Update(name) if isinstance(name, Optimizer) else foreign(name)
     in_steps = update.optimizer.in_steps_of(batch_size)  # rows make every step, as those of Keras and PyTorch
-    update = Update(in_steps, update.clipping)
+    update = replace(update, optimizer=in_steps)
     if clipping is None:
         return update
     if not isinstance(clipping, Clipping):
         raise ModelRefused(f"clipping = {clipping!r}: give stretto.optimizers.Clipping(value=, norm= or global_norm=)")
     if update.clipping:
         raise ModelRefused(f"clipping = {clipping} beside {update.clipping} of the optimizer: give one of them")
-    return Update(update.optimizer, clipping)
+    return replace(update, clipping=clipping)
 
 
 def _named(kind: str, learning_rate: float) -> Optimizer:

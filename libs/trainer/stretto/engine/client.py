@@ -189,14 +189,15 @@ class Parameters:
         start: int,
         stop: int,
         row_squares: Sequence[F32 | None] = (),
+        dense_squares: F32 | None = None,
         state_delta: F32 | None = None,
         generation: int | None = None,
         lineage: int | None = None,
     ) -> PushResult:
         """Apply one batch exactly once: samples start..stop of the shard, counted from the shard's beginning.
 
-        row_gradients: of each table, [keys, dimension]; row_squares: their squares as an optimizer takes them (see
-        `stretto_parameters.Push`).
+        row_gradients: of each table, [keys, dimension]; row_squares, dense_squares: the squares of these and of the
+        dense gradient, as an optimizer takes them (see `stretto_parameters.Push`).
         A server applies a column only if its record says `start`, and skips it if the record is at `stop` or later,
         so that repeating a push is harmless. Returns when every column has the batch.
         generation: the generation of the servers when the shard was requested. Under a later generation nothing is
@@ -208,10 +209,10 @@ class Parameters:
         begun = time.perf_counter()
         layout = self.layout
         _check_push(layout, keys, row_gradients, start, stop)
-        squares = row_squares or [None] * len(row_gradients)
         head = np.array([shard, attempt, start, stop, self.worker], np.int64)
-        slices = layout.split_dense(dense_gradient)
-        delta = self._state(state_delta)
+        of_slices = None if dense_squares is None else layout.split_dense(dense_squares)
+        slices, delta = layout.split_dense(dense_gradient), self._state(state_delta)
+        gradients = (row_gradients, row_squares or [None] * len(row_gradients), slices, of_slices, delta)
         pending = np.ones(layout.columns, np.bool_)
         retries = 0
         applied = 0
@@ -221,7 +222,6 @@ class Parameters:
             route = self._routes.current()
             _check_books(route, generation, lineage, f"push of shard {shard} attempt {attempt} samples {start}..{stop}")
             claims = {server: part.claim & pending & ~route.frozen for server, part in route.parts.items()}
-            gradients = (row_gradients, squares, slices, delta)
             answers = self._routes.ask(
                 {
                     server: (part.link, Kind.PUSH, self._push_part(part, claims[server], head, keys, gradients))
@@ -255,10 +255,11 @@ class Parameters:
         claim: Bools,
         head: I64,
         keys: KeyBatch,
-        gradients: tuple[Sequence[F32], Sequence[F32 | None], F32, F32],
+        gradients: tuple[Sequence[F32], Sequence[F32 | None], F32, F32 | None, F32],
     ) -> list[Any]:
-        """Return the parts of a push to one server. gradients: of rows, their squares, of slices, the state's delta."""
-        rows, squares, slices, delta = gradients
+        """Return the parts of a push to one server. gradients: of rows, their squares, of slices, their squares, the
+        state's delta."""
+        rows, squares, slices, slice_squares, delta = gradients
         buckets = self.layout.buckets
         chosen = _chosen(claim[:buckets], keys)
         ids: Any = np.flatnonzero(claim[buckets:])
@@ -267,7 +268,8 @@ class Parameters:
         of_rows = [np.ascontiguousarray(given[at], np.float32) for given, at in zip(rows, chosen, strict=True)]
         of_squares = [None if given is None else given[at] for given, at in zip(squares, chosen, strict=True)]
         sent = (head, claim, _keys_at(keys, chosen), of_rows, slices[ids], delta)
-        return protocol.push_request(*sent, self._transfer, of_squares)
+        chosen_squares = None if slice_squares is None else slice_squares[ids]
+        return protocol.push_request(*sent, self._transfer, of_squares, chosen_squares)
 
     # --- progress -----------------------------------------------------------------------------------------
 

@@ -105,8 +105,10 @@ def push_request(
     state_delta: F32,
     transfer: Transfer,
     row_squares: Sequence[F32 | None] = (),
+    slice_squares: F32 | None = None,
 ) -> list[Any]:
-    """Return the parts of a push. head: shard, attempt, start, stop, worker. row_squares: as of `Push`."""
+    """Return the parts of a push. head: shard, attempt, start, stop, worker. row_squares, slice_squares: as of `Push`;
+    the latter follow the gradients of slices in one part."""
     whole = np.append(head, np.int64(transfer))
     places: list[NDArray[np.uint32]] = []
     squares: list[F32] = []
@@ -115,7 +117,8 @@ def push_request(
         places.append(np.array(differ, np.uint32))
         squares.append(gradients[:0] if given is None else given[differ])
     sent = (*_sent(rows, transfer), *places, *_sent(squares, transfer))
-    return [whole, claim.view(np.uint8), *keys, *sent, slices, state_delta]
+    both = slices if slice_squares is None else np.concatenate([slices, slice_squares])
+    return [whole, claim.view(np.uint8), *keys, *sent, both, state_delta]
 
 
 def read_push(layout: Layout, parts: Parts) -> Push:
@@ -135,8 +138,13 @@ def read_push(layout: Layout, parts: Parts) -> Push:
     squares = [_spread(*each) for each in zip(rows, places, given, strict=True)]
     keys = [_array(f"keys of table {i}", part, np.uint64) for i, part in enumerate(parts[2 : 2 + tables])]
     slices = _array("slice gradients", parts[-2], np.float32, layout.slice_length)
+    claimed = int(claim[layout.buckets :].sum())
+    of_slices = slices[claimed:] if len(slices) == 2 * claimed > 0 else None
+    slices = slices if of_slices is None else slices[:claimed]
     delta = _array("state delta", parts[-1], np.float32)
-    return Push(shard, attempt, start, stop, worker, claim.view(np.bool_), keys, rows, slices, delta, squares)
+    return Push(
+        shard, attempt, start, stop, worker, claim.view(np.bool_), keys, rows, slices, delta, squares, of_slices
+    )
 
 
 def push_answer(code: Code, applied: int, update_us: int, own: I64) -> list[Any]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ..engine.layout import F32, KeyBatch
 from ..errors import DataError, ModelRefused
 from ..model.example_batch import Leaf
-from ..model.program import LARGEST_EMBEDDING, size_of
+from ..model.program import LARGEST_EMBEDDING, distinct, size_of
 from ..model.tables import Call, Group, Part, TableLayer, Tables
 from .lookups import (
     PREPARING,
@@ -181,7 +181,8 @@ class AdaptedModel:
                 continue
             self._weights[id(layer)] = table_of(layer).numpy()
             self._lookups.append(layer)
-        for layer, path in zip(self._lookups, _paths(self._lookups), strict=True):
+        paths = distinct([layer.path or layer.name for layer in self._lookups])
+        for layer, path in zip(self._lookups, paths, strict=True):
             original = Original(type(layer), path, table_of(layer).regularizer)
             table_of(layer).regularizer = None  # else Keras would add the penalty of the whole table
             change(layer, lookup_class(type(layer)), original)
@@ -334,6 +335,11 @@ class AdaptedModel:
             if number >= 0:
                 values[number] = value.numpy() if isinstance(value, tf.Tensor) else value
         return values
+
+    def looked_up(self, leaves: Sequence[Any]) -> list[tuple[Any, NDArray[np.int64]]]:
+        """Return the lookups of a batch in their order: layer and ids."""
+        found = self.noted(leaves)
+        return [(event.layer, found[number]) for number, event in enumerate(self.events) if event.kind == "rows"]
 
     # --- tables of the store ------------------------------------------------------------------------------
 
@@ -521,17 +527,6 @@ class AdaptedModel:
             if not all(is_close(value, wanted) for value, wanted in zip(values, expected, strict=True)):
                 found.append(cast("Original", original_of(layer)).path)
         return found
-
-
-def _paths(layers: Sequence[Any]) -> list[str]:
-    """Return a name of each layer within the model that no other one has."""
-    seen: dict[str, int] = {}
-    names: list[str] = []
-    for layer in layers:
-        name = layer.path or layer.name
-        seen[name] = seen.get(name, 0) + 1
-        names.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
-    return names
 
 
 def _identifier(name: str) -> str:

@@ -22,6 +22,7 @@ from ..model.entry_point import Task
 from ..model.evaluate import check_metrics
 from ..model.fidelity import check_numbers, check_update, is_close, refusing
 from ..model.form import numbered
+from ..model.one_step import Trial
 from ..model.program import Inputs, Judged, Metrics, Options
 from ..model.start_weights import take_weights
 from ..readers import Batch
@@ -29,6 +30,7 @@ from .adapt import AdaptedModel, Candidate, restore
 from .form import KerasForm
 from .lookups import Feeding, calling
 from .objective import CompiledMetrics, ComputedMetrics, Objective, Output, ends_in_sigmoid
+from .plain import loss_of_lookups
 from .private import compiled_loss, compiled_metrics, takes_training, total_loss
 from .program import KerasProgram, cut
 
@@ -76,14 +78,9 @@ class AdaptedKerasProgram(AdaptedProgram[KerasForm], KerasProgram):
             raise
         self._adapted.release()
         self._check_metrics(outputs)
-        log.info(
-            "adapted in %.2f s: %d embedding layers in %d tables, %d of %d values fed",
-            time.monotonic() - begun,
-            len(self.embeddings),
-            len(self.tables),
-            len(self._adapted.fed),
-            len(self._adapted.candidates),
-        )
+        counts = [len(each) for each in (self.embeddings, self.tables, self._adapted.fed, self._adapted.candidates)]
+        told = "adapted in %.2f s: %d embedding layers in %d tables, %d of %d values fed"
+        log.info(told, time.monotonic() - begun, *counts)
 
     @property
     def input_signature(self) -> Any:
@@ -189,6 +186,12 @@ class AdaptedKerasProgram(AdaptedProgram[KerasForm], KerasProgram):
 
     def _weights_of(self, owner: Any) -> F32:
         return self._adapted.original_weights(owner)
+
+    def _plain_loss(self, tables: Sequence[Any], trial: Trial) -> Any:
+        return loss_of_lookups(self._adapted, self._form, self._objective, tables, trial, self._variables(trial.keys))
+
+    def _looked_up(self, leaves: Sequence[NDArray[Any]], targets: Batch) -> Sequence[tuple[Any, NDArray[np.int64]]]:
+        return self._adapted.looked_up([*leaves, *self._form.targets(targets)])
 
     # --- batches ------------------------------------------------------------------------------------------
 

@@ -15,10 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 import keras
+import numpy as np
 import tensorflow as tf
+from numpy.typing import NDArray
 
 from ..engine.layout import F32
 from ..errors import ModelRefused
+from ..model.one_step import OtherIds
 from .private import pass_on, table_of
 
 PREPARING = (
@@ -275,6 +278,38 @@ class Direct:
 
     def table(self, layer: Any, read: Callable[[], Any]) -> Any:
         return read()
+
+
+@dataclass(slots=True)
+class Cut:
+    """Looks up in tables that are cut to some rows, as Keras' own layer does. tables: by layer, ids and a variable."""
+
+    tables: dict[int, tuple[NDArray[np.int64], Any]]
+    seen: list[tuple[Any, NDArray[np.int64]]] = field(default_factory=list[tuple[Any, "NDArray[np.int64]"]])
+    """The layers that looked up so far, with their ids."""
+
+    def enter(self, layer: Any, ids: Any) -> Any:
+        return ids
+
+    def rows(self, layer: Any, ids: Any) -> Any:
+        ids = _integers(ids)
+        found = (ids.flat_values if isinstance(ids, tf.RaggedTensor) else ids).numpy()
+        self.seen.append((layer, found))
+        known, variable = self.tables[id(layer)]
+        order = np.argsort(known)
+        at = np.searchsorted(known[order], found)
+        if not len(known) or (known[order][np.minimum(at, len(known) - 1)] != found).any():
+            error = OtherIds(f"layer {layer.name} looks up other ids")
+            pass_on(error)
+            raise error
+        rows = keras.ops.take(variable, order[at], axis=0)
+        return ids.with_flat_values(rows) if isinstance(ids, tf.RaggedTensor) else rows
+
+    def prepare(self, layer: Any, compute: Callable[[], Any]) -> Any:
+        return compute()
+
+    def table(self, layer: Any, read: Callable[[], Any]) -> Any:
+        raise refused(f"layer {layer.name}: its whole table is used in training, which no worker has")
 
 
 def _tensor(value: Any) -> Any:

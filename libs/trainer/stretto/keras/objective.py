@@ -49,6 +49,20 @@ def ends_in_sigmoid(output: Any) -> bool:
     return operation.type == "Sigmoid"
 
 
+def check_steps(model: Any) -> None:
+    """Raise ModelRefused for a model whose own code takes the steps."""
+    if getattr(model.train_step, "__func__", None) is not keras.Model.train_step:
+        raise ModelRefused(
+            f"{type(model).__name__} has its own train_step(), which updates parameters where they are not; put "
+            "the loss into compute_loss(), or give the task loss(label, output)"
+        )
+    if getattr(model.test_step, "__func__", None) is not keras.Model.test_step:
+        raise ModelRefused(
+            f"{type(model).__name__} has its own test_step(), which no evaluation calls; put what it computes into "
+            "compute_loss() or compute_metrics()"
+        )
+
+
 class Objective:
     """The loss of a model with any outputs, as a function of tensors."""
 
@@ -61,16 +75,7 @@ class Objective:
         self.needs_inputs = type(model).compute_loss is not keras.Model.compute_loss
         is_compiled = compiled_loss(model) is not None
         self._is_compiled = self.needs_inputs or is_compiled or _adds_its_loss(model)
-        if type(model).train_step is not keras.Model.train_step:
-            raise ModelRefused(
-                f"{type(model).__name__} has its own train_step(), which updates parameters where they are not; put "
-                "the loss into compute_loss(), or give the task loss(label, output)"
-            )
-        if type(model).test_step is not keras.Model.test_step:
-            raise ModelRefused(
-                f"{type(model).__name__} has its own test_step(), which no evaluation calls; put what it computes into "
-                "compute_loss() or compute_metrics()"
-            )
+        check_steps(model)
         self.is_default = self._own is None and not self._is_compiled
         if self.is_default and (len(outputs) != 1 or outputs[0].width != 1):
             told = [f"{each.name} (width {each.width})" for each in outputs]

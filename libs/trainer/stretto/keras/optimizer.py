@@ -63,6 +63,8 @@ def from_keras(given: Any, batch_size: int) -> Update:
             f"the {name} object has been used already ({int(given.iterations)} steps), but slots live on the "
             "parameter servers: give a fresh one, or only its name"
         )
+    if own := [each for each in vars(given) if callable(getattr(type(given), each, None))]:
+        raise ModelRefused(f"the {name} object has its own {', '.join(own)}(), which no server calls: leave it out")
     config: dict[str, Any] = given.get_config()
     refuse_options(name, config, _ONLY if name == "AdamW" else _ONLY | {"weight_decay": None})
     if excludes_from_decay(given):

@@ -57,6 +57,11 @@ def pass_on(error: Exception) -> None:
     error._keras_call_info_injected = True  # pyrefly: ignore[missing-attribute]
 
 
+def seeds_of(model: Any) -> set[int]:
+    """Return the ids of the variables that are states of random generators."""
+    return {id(each.state) for layer in layers_of(model) for each in getattr(layer, "_seed_generators", ())}
+
+
 # --- losses and metrics -------------------------------------------------------------------------------------
 
 

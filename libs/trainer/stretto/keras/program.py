@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ import tensorflow as tf
 from ..engine.layout import F32, KeyBatch
 from ..errors import ModelRefused
 from ..model.entry_point import Task
+from ..model.one_step import REPEATED, Reference, Trial
 from ..model.program import (
     LARGEST_EMBEDDING,
     ROWS,
@@ -29,20 +30,25 @@ from ..model.program import (
     Rows,
     Variables,
     check_inputs,
+    distinct,
     flat,
     is_rows,
     pieces,
     size_of,
+    state_refused,
 )
 from ..readers import Batch
+from .objective import check_steps
 from .optimizer import from_keras
-from .private import layers_of
+from .plain import PlainKeras, fresh, table
+from .private import compiled_loss, layers_of, seeds_of, total_loss
 
 
 class KerasProgram(ProgramBase):
     """A Keras model ready to train. What it is fed with and how it is called is the subclass's to say."""
 
     framework = "Keras"
+    clips_values = True
 
     def __init__(
         self, task: Task, model: Any, options: Options, inputs: Inputs, apart: AbstractSet[int] = frozenset()
@@ -55,6 +61,8 @@ class KerasProgram(ProgramBase):
         self._trainable = [each for each in model.trainable_variables if id(each) not in apart]
         self._fixed = [each for each in model.non_trainable_variables if id(each) not in apart]
         self._is_state = [variable.dtype == "float32" for variable in self._fixed]
+        self.is_rounded = any(layer.compute_dtype in ("float16", "bfloat16") for layer in layers_of(model))
+        self._held = [each for each in model.variables if id(each) not in apart]
         for variable in self._trainable:
             if variable.dtype != "float32":
                 raise ModelRefused(f"variable {variable.path} has type {variable.dtype}; parameters are float32 here")
@@ -64,13 +72,11 @@ class KerasProgram(ProgramBase):
                     "after each update, and the servers do not: compute the weights that are used from free ones in "
                     "the layer's call, as by keras.ops.softplus, or leave it out"
                 )
-        shapes = [tuple(variable.shape) for variable in self._trainable]
-        self._state_shapes = [tuple(variable.shape) for variable in self._states()]
         super().__init__(
             task,
             options,
             inputs,
-            Variables(shapes, sum(map(size_of, self._state_shapes))),
+            Variables(_shapes_of(self._trainable), _shapes_of(self._states())),
             getattr(model, "optimizer", None),
             lambda given: from_keras(given, options.batch_size),
         )
@@ -140,16 +146,69 @@ class KerasProgram(ProgramBase):
         for variable, value in zip(self._states(), pieces(state, self._state_shapes), strict=True):
             variable.assign(value)
 
+    # --- the comparison with Keras alone ------------------------------------------------------------------
+
+    @abstractmethod
+    def _plain_loss(self, tables: Sequence[Any], trial: Trial) -> Any:
+        """Call the model as Keras does, and return its loss. tables: variables with the rows of the batch."""
+
+    @contextlib.contextmanager
+    def keeping(self) -> Generator[None]:
+        """Leave the seeds of random layers as they were. Raises ModelRefused for a step that changes anything else
+        which stays in this process."""
+        local, seeds = self._local, seeds_of(self.model)
+        kept = [v for v, is_state in zip(self._fixed, self._is_state, strict=True) if not is_state]
+        try:
+            yield
+            for variable, before, now in zip(kept, local, self._local, strict=True):
+                if id(variable) not in seeds and not np.array_equal(before, now):
+                    raise state_refused(variable.path, variable.dtype)
+            for operation in self._step.get_concrete_function().graph.get_operations():
+                if operation.type.startswith("Assign") and operation.type.endswith("VariableOp"):
+                    raise ModelRefused(
+                        f"the model assigns a tf.Variable in its call ({operation.name}), which each worker would do "
+                        "for itself, and no checkpoint, evaluation or export would have it: make it a weight of a "
+                        "layer, by add_weight(trainable=False)"
+                    )
+        finally:
+            self._local = local
+
+    @contextlib.contextmanager
+    def plain(self, trial: Trial, start: Mapping[str, F32]) -> Generator[PlainKeras]:
+        """Return the user's model with these weights, states and this process's seeds; afterwards it is as it was."""
+        names = list(start)
+        tables = [table(start[told]) for told, _, _ in self._variables(trial.keys)]
+        trained = dict(zip(names, [*tables, *self._trainable], strict=False))
+        states = dict(zip(names[len(trained) :], self._states(), strict=True))
+        seeds = [v for v, is_state in zip(self._fixed, self._is_state, strict=True) if not is_state]
+        given = getattr(self.task, "optimizer", None) or getattr(self.model, "optimizer", None)
+        is_of_keras = isinstance(given, keras.optimizers.Optimizer)
+        rule: Any = Reference(self.update, self.batch_size, names[: len(tables)])
+        if is_of_keras:
+            rule = fresh(given, self.update.clipping)
+        before = [(each, each.numpy()) for each in self._held]
+        try:
+            for name, variable in {**trained, **states}.items():
+                variable.assign(start[name])
+            for variable, value in zip(seeds, self._local, strict=True):
+                variable.assign(value)
+            inputs = [] if self.embeddings else names[: len(tables)]
+            yield PlainKeras(lambda: self._plain_loss(tables, trial), trained, states, inputs, rule)
+        finally:
+            for variable, value in before:
+                variable.assign(value)
+
     # --- computation --------------------------------------------------------------------------------------
 
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
         whole, inverse, fed = self._arguments(rows, keys, batch)
-        loss, row_gradients, row_squares, dense_gradient, delta, self._local = self._step(
+        loss, row_gradients, row_squares, dense_gradient, dense_squares, delta, self._local = self._step(
             whole, inverse, dense, state, self._local, fed, self._labels(batch)
         )
         of_rows = tuple(each.numpy() for each in row_gradients)
         squares = tuple(None if each is None else each.numpy() for each in row_squares)
-        return Gradients(float(loss), of_rows, dense_gradient.numpy(), delta.numpy(), squares)
+        of_dense = None if dense_squares is None else dense_squares.numpy()
+        return Gradients(float(loss), of_rows, dense_gradient.numpy(), delta.numpy(), squares, of_dense)
 
     def _outputs(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Any:
         """Return the outputs of the model, nested as it gives them."""
@@ -180,18 +239,26 @@ class KerasProgram(ProgramBase):
         found = cast(
             "list[Any]", tape.gradient(loss, [*rows, *variables], unconnected_gradients=tf.UnconnectedGradients.ZERO)
         )
+        clipping = self.update.clipping
+        if clipping.value is not None:  # each occurrence of a row by itself, as Keras does
+            limit, pairs = clipping.value, zip(found, [*self._adds_squares(), *[True] * len(variables)], strict=True)
+            found = [tf.clip_by_value(g if each else tf.convert_to_tensor(g), -limit, limit) for g, each in pairs]
         of_rows = [_of_unique(gradient, of) for gradient, of in zip(found, rows, strict=False)]
-        added = [each and self.update.optimizer.TAKES_SQUARES for each in self._adds_squares()]
+        takes = self.update.optimizer.TAKES_SQUARES or clipping.norm is not None or clipping.global_norm is not None
+        added = [each and takes for each in self._adds_squares()]
         squares = [
             _of_unique(gradient, of, squared=True) if is_added else None
             for gradient, of, is_added in zip(found, rows, added, strict=False)
         ]
         of_pieces = found[len(rows) :]
         of_dense = tf.concat([tf.reshape(g, (-1,)) for g in of_pieces], axis=0) if of_pieces else tf.zeros_like(dense)
+        is_looked_up = any(isinstance(each, tf.IndexedSlices) for each in of_pieces) and takes
+        squared = [_of_unique(g, of, squared=True) for g, of in zip(of_pieces, variables, strict=True)]
+        dense_squares = tf.concat([tf.reshape(g, (-1,)) for g in squared], axis=0) if is_looked_up else None
         moved = [tf.reshape(v, (-1,)) for v, is_state in zip(fixed, self._is_state, strict=True) if is_state]
         delta = tf.concat(moved, axis=0) - state if moved else tf.zeros_like(state)
         local = [v for v, s in zip(fixed, self._is_state, strict=True) if not s]
-        return loss, of_rows, squares, of_dense, delta, local
+        return loss, of_rows, squares, of_dense, dense_squares, delta, local
 
     def _check_unassigned(self, scope: Any, given: Sequence[Any]) -> None:
         """Raise ModelRefused for a trainable variable that the model's own code assigns in its call."""
@@ -215,6 +282,7 @@ class RowsProgram(KerasProgram):
     def __init__(self, task: Task, model: Any, options: Options) -> None:
         _check(model)
         _check_layers(model)
+        check_steps(model)
         self._names = input_names(model)
         inputs = Inputs(_tables(model), _features(model))
         check_inputs(
@@ -275,6 +343,22 @@ class RowsProgram(KerasProgram):
         for penalty in self.model.losses:
             loss += tf.cast(penalty, tf.float32)
         return loss
+
+    def trial(self) -> Trial:
+        """Return the first samples, some of them twice."""
+        found = self.read(0, self.first_samples, self.first_partition)
+        batch = {name: np.concatenate([np.asarray(each), each[:REPEATED]]) for name, each in found.items()}
+        return Trial(self.index(batch), self.needed(batch), None)
+
+    def _plain_loss(self, tables: Sequence[Any], trial: Trial) -> Any:
+        _, inverse, fed = self._arguments((), trial.keys, trial.batch)
+        values = {name: tf.convert_to_tensor(each) for name, each in fed.items()}
+        values |= {n: tf.gather(v, at) for n, v, at in zip(self.tables, tables, inverse, strict=True)}
+        inputs = keras.tree.pack_sequence_as(self.model.input, [values[name] for name in self._names])
+        output, labels = self.model(inputs, training=True), self._labels(trial.batch)
+        if compiled_loss(self.model) is None or callable(getattr(self.task, "loss", None)):
+            return self._loss_of((), fed, labels, output)
+        return total_loss(self.model, inputs, _like(labels, output), output, None)
 
     def _predict_graph(
         self, rows: list[Any], inverse: list[Any], dense: Any, state: Any, local: list[Any], fed: Any
@@ -373,6 +457,14 @@ def _of_unique(gradient: Any, rows: Any, *, squared: bool = False) -> Any:
 
 def _like(label: Any, output: Any) -> Any:
     return tf.reshape(label, (-1, 1)) if len(output.shape) == 2 else tf.reshape(label, (-1,))
+
+
+def _shapes_of(variables: Sequence[Any]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of variables by their paths, with a number behind those that several have."""
+    return {
+        name: tuple(each.shape)
+        for name, each in zip(distinct([each.path for each in variables]), variables, strict=True)
+    }
 
 
 def cut(vector: Any, shapes: Sequence[tuple[int, ...]]) -> list[Any]:

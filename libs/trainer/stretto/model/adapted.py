@@ -20,6 +20,7 @@ from .entry_point import call_of
 from .example_batch import LABEL
 from .fidelity import differs, is_close, probability
 from .form import DataForm, numbered
+from .one_step import REPEATED, Trial
 from .program import Judged, ProgramBase, check_labels
 from .tables import Tables
 
@@ -125,6 +126,37 @@ class AdaptedProgram(ProgramBase, Generic[Form]):
         if not all(is_close(a, b) for a, b in zip(found, expected, strict=True)):
             raise differs(found, expected, self._differing(expected))
 
+    def trial(self) -> Trial:
+        """Return the first samples, some of them twice where samples are independent of each other."""
+        leaves, targets = self._form.first, self._form.first_targets
+        count = self._form.first_samples
+        whole, cut = [*leaves, *targets.values()], self._first_in_parts(count // 2)
+        if all(np.array_equal(a, b) for a, b in zip(whole, cut, strict=True)):
+            leaves = [np.concatenate([each, each[:REPEATED]]) for each in leaves]
+            targets = {name: np.concatenate([each, each[:REPEATED]]) for name, each in targets.items()}
+            count += min(REPEATED, count)
+        with self._refusing():
+            batch = self._batch(leaves, targets, 0, count)
+            lookups, again = self._looked_up(leaves, targets), self._looked_up(leaves, targets)
+        is_drawn = any(not np.array_equal(a, b) for (_, a), (_, b) in zip(lookups, again, strict=True))
+        return Trial(self.index(batch), batch, (leaves, lookups), is_drawn)
+
+    def _first_in_parts(self, length: int) -> list[NDArray[Any]]:
+        """Return the first samples as two calls of `read` give them, the first one of this length: offsets of bags, for
+        example, are others then."""
+        count, partition = self.first_samples, self.first_partition
+        both = [
+            self._form.read(start, size, partition, call_of(start, size, partition))
+            for start, size in ((0, length), (length, count - length))
+            if size
+        ]
+        parts = zip(*([*leaves, *targets.values()] for leaves, targets in both), strict=True)
+        return [np.concatenate(each) if len({e.shape[1:] for e in each}) == 1 else np.zeros(0) for each in parts]
+
+    def _looked_up(self, leaves: Sequence[NDArray[Any]], targets: Batch) -> Sequence[tuple[Any, NDArray[np.int64]]]:
+        """Return the lookups of a batch in their order, layer and ids; none where a step checks its ids itself."""
+        return ()
+
     # --- batches ------------------------------------------------------------------------------------------
 
     def read(self, start: int, length: int, partition: str = "") -> Batch:
@@ -152,8 +184,13 @@ class AdaptedProgram(ProgramBase, Generic[Form]):
         """Return a batch without samples, to pull the dense parameters alone."""
         return self.layout.index(*self._tables.no_ids())
 
-    def _variables(self, keys: KeyBatch) -> Sequence[tuple[int, Any]]:
-        return self._tables.places(keys)
+    def _variables(self, keys: KeyBatch) -> Sequence[tuple[str, int, Any]]:
+        places = zip(self.embeddings, self._tables.places(keys), strict=True)
+        return [(f"the rows of layer {each.layer}", *place) for each, place in places]
+
+    def named(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32) -> dict[str, F32]:
+        """Return the whole weights of rows, parameters and states by what they are."""
+        return super().named(self._tables.whole(rows, keys), keys, dense, state)
 
     # --- computation --------------------------------------------------------------------------------------
 

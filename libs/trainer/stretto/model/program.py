@@ -16,6 +16,7 @@ from ..errors import DataError, ModelRefused
 from ..optimizers import Update, resolve
 from ..readers import Batch
 from .entry_point import Task, call_of, keys_of, read_of
+from .one_step import Compared
 
 ROWS = "rows"
 LARGEST_EMBEDDING = 1_000_000
@@ -29,7 +30,8 @@ FIRST_SAMPLES = 16
 class Gradients:
     """Gradients of a batch's mean loss: rows [n, dimension] of each table, dense [dense_size]; state_delta [state_size]
     is added. row_squares [n, dimension]: the squares of each occurrence of a row in the batch, added up, as Keras takes
-    them; None for a table, or no entry at all: the squares of `rows`.
+    them; None for a table, or no entry at all: the squares of `rows`. dense_squares [dense_size]: likewise, where a
+    dense parameter is looked up row by row; None: the squares of `dense`.
     """
 
     loss: float
@@ -37,6 +39,7 @@ class Gradients:
     dense: F32
     state_delta: F32
     row_squares: tuple[F32 | None, ...] = ()
+    dense_squares: F32 | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +79,16 @@ class Prepared:
     keys: KeyBatch
 
 
-class Program(Protocol):
+class Program(Compared, Protocol):
     """A model ready to train. The same user code and seed give the same layout and initial values in every process."""
 
     task: Task
-    layout: Layout
     tables: Mapping[str, Rows]
     """The tables of the layout by name: the name of the input that receives their rows, if there is such an input."""
     model: Any
     """The user's model, as `build` gave it."""
     embeddings: tuple[EmbeddingRows, ...]
     """The embedding layers of an adapted model; none where the task's own `keys` says what a row is."""
-    framework: str
-    """Keras or PyTorch."""
 
     def read(self, start: int, length: int, partition: str = "") -> Batch:
         """Call the user's ``read`` and check its batch. Raises DataError."""
@@ -104,14 +104,6 @@ class Program(Protocol):
 
     def no_keys(self) -> KeyBatch:
         """Return a batch without samples, to pull the dense parameters alone."""
-        ...
-
-    def initial_dense(self) -> F32:
-        """Return the trained parameters as the user's initialisers made them: [dense_size]."""
-        ...
-
-    def initial_state(self) -> F32:
-        """Return what is not trained, such as moving statistics: [state_size]."""
         ...
 
     def load_into_model(self, dense: F32, state: F32) -> None:
@@ -259,10 +251,10 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True)
 class Variables:
-    """The shapes of a model's trained parameters, and the length of its state."""
+    """The shapes of a model's trained parameters and of its states, by their names in the model."""
 
-    shapes: Sequence[tuple[int, ...]]
-    state_size: int
+    shapes: Mapping[str, tuple[int, ...]]
+    states: Mapping[str, tuple[int, ...]]
 
 
 class ProgramBase(ABC):
@@ -272,6 +264,10 @@ class ProgramBase(ABC):
     embeddings: tuple[EmbeddingRows, ...] = ()
     framework: str
     """Keras or PyTorch."""
+    is_rounded = False
+    """True if the model computes with fewer digits than float32 has."""
+    clips_values = False
+    """True if values of gradients are clipped where they are computed, each occurrence of a row by itself."""
     has_own_loss: bool
     """True if the task or the compiled model has a loss; the default one is for labels of 0 and 1 alone."""
 
@@ -288,7 +284,12 @@ class ProgramBase(ABC):
         self.task = task
         self.tables = inputs.tables
         self._features = inputs.features
-        self._shapes = variables.shapes
+        self.batch_size = options.batch_size
+        self.first_samples, self.first_partition = options.first_samples, options.first_partition
+        self._parameter_names = [*variables.shapes]
+        self._shapes = [*variables.shapes.values()]
+        self._state_names = [*variables.states]
+        self._state_shapes = [*variables.states.values()]
         given = getattr(task, "optimizer", None)
         self.update = resolve(
             optimizer if given is None else given,
@@ -310,7 +311,7 @@ class ProgramBase(ABC):
             dense_size=sum(map(size_of, self._shapes)),
             buckets=BUCKETS,
             slices=SLICES,
-            state_size=variables.state_size,
+            state_size=sum(map(size_of, self._state_shapes)),
             optimizer=rule,
         )
 
@@ -423,23 +424,67 @@ class ProgramBase(ABC):
         return self._clipped(found, keys) if self.update.clipping else found
 
     def _clipped(self, found: Gradients, keys: KeyBatch) -> Gradients:
-        """Clip gradients, each variable of the user's as one array, although layers share tables of the store. Their
-        squares are then their own."""
-        variables = self._variables(keys)
-        parts = [found.rows[table][at] for table, at in variables]
-        clipped = self.update.clipping.apply([*parts, *pieces(found.dense, self._shapes)])
-        rows = [values.copy() for values in found.rows]
-        for (table, at), part in zip(variables, clipped[: len(parts)], strict=True):
-            rows[table][at] = part
-        return replace(found, rows=tuple(rows), dense=flat(clipped[len(parts) :]), row_squares=())
+        """Clip gradients, each variable of the user's as one array, although layers share tables of the store.
 
-    def _variables(self, keys: KeyBatch) -> Sequence[tuple[int, Any]]:
-        """Return for each variable with rows its table, and where its rows are among the unique ones of the batch."""
-        return [(number, slice(None)) for number in range(len(keys.tables))]
+        A limit of norms counts each occurrence of a row, and its squares with it. After `global_norm` Keras has one
+        gradient of a row, whose square is its own.
+        """
+        clipping = self.update.clipping
+        if self.clips_values and clipping.value is not None:
+            return found
+        if clipping.value is not None:
+            *rows, limited = clipping.apply([*found.rows, found.dense])
+            return replace(found, rows=tuple(rows), dense=limited)
+        variables = [(table, at) for _, table, at in self._variables(keys)]
+        known = found.row_squares or [None] * len(found.rows)
+        dense = pieces(found.dense, self._shapes)
+        of_dense = [None] * len(dense) if found.dense_squares is None else pieces(found.dense_squares, self._shapes)
+        scales = clipping.scales(
+            [*(found.rows[table][at] for table, at in variables), *dense],
+            [*(None if (each := known[table]) is None else each[at] for table, at in variables), *of_dense],
+        )
+        of_rows = [np.ones((len(each), 1), np.float32) for each in found.rows]
+        for (table, at), scale in zip(variables, scales, strict=False):
+            of_rows[table][at] = scale
+        of_each = np.repeat(np.array(scales[len(variables) :], np.float32), [each.size for each in dense])
+        rows = tuple(each * scale for each, scale in zip(found.rows, of_rows, strict=True))
+        if clipping.global_norm is not None or not self.update.optimizer.TAKES_SQUARES:
+            return replace(found, rows=rows, dense=found.dense * of_each, row_squares=(), dense_squares=None)
+        squares = tuple(None if q is None else q * scale**2 for q, scale in zip(known, of_rows, strict=True))
+        dense_squares = None if found.dense_squares is None else found.dense_squares * of_each**2
+        return replace(found, rows=rows, dense=found.dense * of_each, row_squares=squares, dense_squares=dense_squares)
+
+    def _variables(self, keys: KeyBatch) -> Sequence[tuple[str, int, Any]]:
+        """Return for each variable with rows what it is, its table, and where its rows are among the unique ones of
+        the batch."""
+        return [(f"the rows of input {name}", number, slice(None)) for number, name in enumerate(self.tables)]
+
+    def named(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32) -> dict[str, F32]:
+        """Return the weights of rows, parameters and states by what they are."""
+        found = {told: rows[table][at] for told, table, at in self._variables(keys)}
+        found |= dict(zip(map(_parameter, self._parameter_names), pieces(dense, self._shapes), strict=True))
+        return found | dict(zip(map(state_of, self._state_names), pieces(state, self._state_shapes), strict=True))
 
     @abstractmethod
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
         """Compute the loss and its gradients."""
+
+
+def _parameter(name: str) -> str:
+    return f"the parameter {name}"
+
+
+def state_of(name: str) -> str:
+    """Return what a state is, in the words of a comparison."""
+    return f"the state {name}"
+
+
+def state_refused(name: str, dtype: Any) -> ModelRefused:
+    """Return the refusal of a state that is not on the servers, and that a step changes."""
+    return ModelRefused(
+        f"the state {name} of type {dtype} changes in a step, and only float32 ones are on the servers: each worker "
+        "would count for itself, and no checkpoint, evaluation or export would have it; make it float32"
+    )
 
 
 def check_labels(label: NDArray[Any], start: int) -> None:
@@ -450,6 +495,16 @@ def check_labels(label: NDArray[Any], start: int) -> None:
             f"sample {start + int(bad[0, 0])}: 'label' = {label[tuple(bad[0])]:g}; "
             "give 0 or 1, or the task's own loss(label, output), or compile the Keras model with one"
         )
+
+
+def distinct(names: Sequence[str]) -> list[str]:
+    """Return names with a number behind each that came before."""
+    seen: dict[str, int] = {}
+    found: list[str] = []
+    for name in names:
+        seen[name] = seen.get(name, 0) + 1
+        found.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
+    return found
 
 
 def size_of(shape: tuple[int, ...]) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from stretto_parameters.keys import restore as keys_of_stored
 
 from ..engine.layout import F32, KeyBatch
 from ..errors import DataError, ModelRefused
@@ -20,11 +21,12 @@ from ..model.entry_point import Task, call_of
 from ..model.fidelity import check_numbers, check_update, refusing
 from ..model.form import numbered
 from ..model.keys import VALUE_BITS
+from ..model.one_step import Trial
 from ..model.program import Gradients, Inputs, Options, flat
 from ..model.tables import TableLayer, Tables
 from ..readers import Batch
 from .form import TorchForm
-from .lookups import Copy, Feeding, Noted, Recording, unknown, whole_refused
+from .lookups import Copy, Cut, Feeding, Noted, Recording, unknown, whole_refused
 from .objective import Objective
 from .private import leaves_and_structure, leaves_of, nested, was_changed
 from .program import TorchBase, check_modules, summed, tensor_of
@@ -63,8 +65,7 @@ class AdaptedTorchProgram(AdaptedProgram[TorchForm], TorchBase):
         apart = {id(source.parameter) for source in self._sources}
         super().__init__(task, model, options, Inputs(self._tables.rows, {}), apart)
         check_update(self.embeddings, self.update, "let build() fill it by torch.nn.init.uniform_ or normal_")
-        tables = [source.parameter for source in self._sources]
-        self._predictor, self._learner = (Copy(model, tables, device=self._device) for _ in range(2))
+        self._predictor, self._learner = (Copy(model, self._sources, device=self._device) for _ in range(2))
         self._learner.module.train()
         self._objective = Objective(task, outputs, self._form.first_targets, bool(self._form.labels), self._device)
         self.has_own_loss = not self._objective.is_default
@@ -210,6 +211,26 @@ class AdaptedTorchProgram(AdaptedProgram[TorchForm], TorchBase):
                 "sample out"
             ) from error
 
+    # --- the comparison with PyTorch alone ----------------------------------------------------------------
+
+    def _plain_module(self, trained: Mapping[str, Any]) -> tuple[Any, Copy]:
+        instead = {id(self._trained[name]): each for name, each in trained.items()}
+        made = Copy(self.model, self._sources, instead)
+        return made.module, made
+
+    def _stepping(self) -> Any:
+        return self._learner.module
+
+    def _plain_loss(self, called: Copy, tables: Sequence[Any], trial: Trial) -> Any:
+        cut: dict[str, tuple[NDArray[np.int64], Any, int | None]] = {}
+        for each, rows, (_, table, at) in zip(self.embeddings, tables, self._variables(trial.keys), strict=True):
+            ids = keys_of_stored(trial.keys.tables[table].stored[at]) & ((1 << VALUE_BITS) - 1)
+            cut[each.layer] = ids, rows, None if each.fixed is None else each.fixed[0]
+        called.lookups = Cut(self._paths, [cut[path] for path in self._paths])
+        leaves = [trial.batch[numbered(INPUT, number)] for number in range(len(self._form.inputs))]
+        args, kwargs = self._form.arguments([torch.from_numpy(each.copy()) for each in leaves])
+        return self._loss(called.module(*args, **kwargs), trial.batch)
+
     # --- batches ------------------------------------------------------------------------------------------
 
     def _recorded(self, leaves: Sequence[NDArray[Any]]) -> tuple[list[Noted], dict[int, str]]:
@@ -234,7 +255,7 @@ class AdaptedTorchProgram(AdaptedProgram[TorchForm], TorchBase):
                 for name, each in self.model.named_parameters()
                 if each.requires_grad
             }
-        self._recorder = Copy(self.model, [source.parameter for source in self._sources], without_values)
+        self._recorder = Copy(self.model, self._sources, without_values)
 
     def _tensors(self, leaves: Sequence[NDArray[Any]]) -> list[Any]:
         return [torch.from_numpy(each.copy() if self._copies_inputs else each) for each in leaves]

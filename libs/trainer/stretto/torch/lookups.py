@@ -21,7 +21,9 @@ import torch
 from numpy.typing import NDArray
 
 from ..errors import ModelRefused
+from ..model.one_step import OtherIds
 from .private import as_class, own_buffers, own_parameters, without_subclasses
+from .tables import Source
 
 _functional = torch.nn.functional
 _KNOWN = frozenset(
@@ -178,9 +180,9 @@ class Copy:
     lookups: Lookups
 
     def __init__(
-        self, model: Any, tables: Sequence[Any], instead: Mapping[int, Any] | None = None, device: Any = _CORES
+        self, model: Any, tables: Sequence[Source], instead: Mapping[int, Any] | None = None, device: Any = _CORES
     ) -> None:
-        """Copy a module. tables: parameters whose rows are elsewhere. instead: replacements of other parameters, by id.
+        """Copy a module. tables: those whose rows are elsewhere. instead: replacements of other parameters, by id.
 
         The copy shares all other parameters with the module, or has copies of them on the device.
         """
@@ -188,10 +190,10 @@ class Copy:
         self.module = copy.deepcopy(model, {id(each): each for each in model.parameters()})
         new = {id(each): _moved(each, device) for each in model.parameters()}  # one also where modules share it
         new |= instead or {}
-        for number, parameter in enumerate(tables):
-            found = cast("Table", torch.empty(parameter.shape, device="meta").as_subclass(Table))
+        for number, source in enumerate(tables):
+            found = cast("Table", torch.empty(source.shape, device="meta").as_subclass(Table))
             found.number, found.copy = number, self
-            new[id(parameter)] = found
+            new[id(source.parameter)] = found
         for module in self.module.modules():
             parameters, buffers = own_parameters(module), own_buffers(module)
             for name, each in parameters.items():
@@ -382,6 +384,31 @@ class Feeding(Lookups):
                 "from the inputs, so draw them in read, seeded by the sample's number"
             )
         return call.result(self._rows[place])
+
+    def whole(self, of: Table, func: Any, args: Any, kwargs: Any) -> Any:
+        raise whole_refused(self.names[of.number], of.shape, getattr(func, "__name__", str(func)))
+
+
+class Cut(Lookups):
+    """Looks up in tables that are cut to some rows, as PyTorch does.
+
+    tables: of each its ids, their rows, and the id whose row is not trained.
+    """
+
+    def __init__(self, names: Sequence[str], tables: Sequence[tuple[NDArray[np.int64], Any, int | None]]) -> None:
+        super().__init__(names)
+        self._tables = tables
+
+    def rows(self, number: int, call: _Call | _Bag) -> Any:
+        known, rows, padding = self._tables[number]
+        ids, order = call.ids.detach().numpy(), np.argsort(known)
+        at = np.searchsorted(known[order], ids)
+        if not len(known) or (known[order][np.minimum(at, len(known) - 1)] != ids).any():
+            raise OtherIds(f"layer {self.names[number]} looks up other ids")
+        fixed = np.flatnonzero(known == padding)
+        places = torch.from_numpy(order[at])
+        padding_idx = int(fixed[0]) if len(fixed) else None
+        return call.result(_functional.embedding(places.reshape(-1), rows, padding_idx))
 
     def whole(self, of: Table, func: Any, args: Any, kwargs: Any) -> Any:
         raise whole_refused(self.names[of.number], of.shape, getattr(func, "__name__", str(func)))

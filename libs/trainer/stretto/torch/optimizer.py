@@ -21,6 +21,7 @@ from ..optimizers import (
     made,
     refuse_options,
 )
+from .private import has_step_hooks
 
 _ONLY: dict[str, Any] = {
     "maximize": False, "amsgrad": False, "centered": False, "dampening": 0, "lr_decay": 0
@@ -38,16 +39,26 @@ _RULES: dict[str, Callable[[float, dict[str, Any]], Optimizer]] = {
 }
 
 
-def from_torch(given: Any, learning_rate: float) -> Update:
-    """Return the update of an unused PyTorch optimizer, of its class (with the specification's rate), or of a function
-    that makes one from parameters, such as functools.partial(torch.optim.Adam, lr=0.01). Raises ModelRefused.
+def made_of(given: Any, learning_rate: float) -> Any:
+    """Return a PyTorch optimizer itself, or one of its class (with the specification's rate), or of a function that
+    makes one from parameters, such as functools.partial(torch.optim.Adam, lr=0.01).
     """
-    if not isinstance(given, torch.optim.Optimizer):
-        if not callable(given):
-            raise ModelRefused(f"optimizer = {given!r} is neither a name nor a PyTorch optimizer: {REMEDY}")
-        parameters = [torch.nn.Parameter(torch.zeros(1))]
-        make = cast("Callable[..., Any]", given)
-        given = make(parameters, lr=learning_rate) if inspect.isclass(given) else make(parameters)
+    if isinstance(given, torch.optim.Optimizer):
+        return given
+    if not callable(given):
+        raise ModelRefused(f"optimizer = {given!r} is neither a name nor a PyTorch optimizer: {REMEDY}")
+    parameters = [torch.nn.Parameter(torch.zeros(1))]
+    make = cast("Callable[..., Any]", given)
+    try:
+        return make(parameters, lr=learning_rate) if inspect.isclass(given) else make(parameters)
+    except Exception as error:
+        raise ModelRefused(f"optimizer = {given!r} failed: {type(error).__name__}: {error}") from error
+
+
+def from_torch(given: Any, learning_rate: float) -> Update:
+    """Return the update of an unused PyTorch optimizer, or of what `made_of` makes one of. Raises ModelRefused."""
+    origin = "the rate is model.learning_rate, which a class of optimizers has" if inspect.isclass(given) else ""
+    given = made_of(given, learning_rate)
     name, module = type(given).__name__, type(given).__module__
     if name not in _RULES or not module.startswith("torch.optim."):
         raise ModelRefused(f"optimizer = {module}.{name} is not supported: {REMEDY}")
@@ -61,7 +72,9 @@ def from_torch(given: Any, learning_rate: float) -> Update:
             f"the {name} object has been used already, or has a scheduler: slots live on the parameter servers; give a "
             "fresh one, and a schedule as in stretto.optimizers.Adam(Cosine(0.01, over_samples=10**6))"
         )
+    if has_step_hooks(given):
+        raise ModelRefused(f"the {name} object has hooks on its steps, which no server calls: leave them out")
     decoupled = bool(options.get("decoupled_weight_decay"))
     refuse_options(name, options, _ONLY if decoupled else _ONLY | {"weight_decay": 0})
     rule = _RULES["AdamW" if decoupled else name]
-    return Update(made(name, lambda: rule(float(options["lr"]), options)))
+    return Update(made(name, lambda: rule(float(options["lr"]), options)), origin=origin)

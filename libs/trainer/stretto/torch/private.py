@@ -63,6 +63,12 @@ def has_hooks(parameter: Any) -> bool:
     return bool(_attribute(parameter, "_backward_hooks") or _attribute(parameter, "_post_accumulate_grad_hooks"))
 
 
+def has_step_hooks(optimizer: Any) -> bool:
+    """Return whether functions are called before, after or in the place of the steps of an optimizer."""
+    hooks = any(_attribute(optimizer, f"_optimizer_step_{when}_hooks") for when in ("pre", "post"))
+    return hooks or "step" in vars(optimizer)
+
+
 def own_parameters(module: Any) -> dict[str, Any]:
     """Return the parameters of a module without its submodules, by name, to read or replace; None for an unset one."""
     return _attribute(module, "_parameters")

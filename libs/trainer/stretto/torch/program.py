@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import threading
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Generator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any
 
@@ -16,6 +18,7 @@ from numpy.typing import NDArray
 from ..engine.layout import F32, KeyBatch
 from ..errors import DataError, ModelRefused
 from ..model.entry_point import Task
+from ..model.one_step import REPEATED, Reference, Trial
 from ..model.program import (
     LARGEST_EMBEDDING,
     ROWS,
@@ -30,11 +33,14 @@ from ..model.program import (
     flat,
     is_rows,
     pieces,
-    size_of,
+    state_of,
+    state_refused,
 )
+from ..optimizers import Optimizer
 from ..readers import Batch
 from .objective import own_loss
-from .optimizer import from_torch
+from .optimizer import from_torch, made_of
+from .plain import PlainTorch, fresh, same_draws
 from .private import has_hooks
 
 
@@ -57,6 +63,7 @@ class TorchBase(ProgramBase):
         """
         self.model = model
         self._device = device_of(options)
+        self._rate = options.learning_rate
         self._trained: dict[str, Any] = {
             name: parameter
             for name, parameter in model.named_parameters()
@@ -66,12 +73,11 @@ class TorchBase(ProgramBase):
         buffers: dict[str, Any] = dict(model.named_buffers())
         self._states = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
         _check_types({**self._trained, **self._states})
-        self._state_shapes = [tuple(buffer.shape) for buffer in self._states.values()]
         super().__init__(
             task,
             options,
             inputs,
-            Variables([tuple(each.shape) for each in self._trained.values()], sum(map(size_of, self._state_shapes))),
+            Variables(_shapes_of(self._trained), _shapes_of(self._states)),
             None,
             lambda given: from_torch(given, options.learning_rate),
         )
@@ -97,6 +103,68 @@ class TorchBase(ProgramBase):
 
     def warm(self) -> None:
         """Do nothing: a module is traced by no step."""
+
+    # --- the comparison with PyTorch alone ----------------------------------------------------------------
+
+    @abstractmethod
+    def _plain_module(self, trained: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return a copy of the user's module with these parameters, and what `_plain_loss` calls."""
+
+    @abstractmethod
+    def _plain_loss(self, called: Any, tables: Sequence[Any], trial: Trial) -> Any:
+        """Call a copy of the module as PyTorch does; return its loss. tables: the rows of the batch."""
+
+    @abstractmethod
+    def _stepping(self) -> Any:
+        """Return the module that steps are computed with, whose other buffers they change."""
+
+    @contextlib.contextmanager
+    def keeping(self) -> Generator[None]:
+        """Draw as `plain` does, and leave buffers of this process and random generators as they were."""
+        before = [(name, each, each.clone()) for name, each in self._stepping().named_buffers()]
+        with same_draws():
+            try:
+                yield
+                for name, buffer, value in before:  # BatchNorm counts its batches, and reads that for no momentum alone
+                    is_counted = name in self._states or name.endswith("num_batches_tracked")
+                    if not is_counted and not torch.equal(buffer, value):
+                        raise state_refused(name, buffer.dtype)
+            finally:
+                for _, buffer, value in before:
+                    buffer.copy_(value)
+
+    @contextlib.contextmanager
+    def plain(self, trial: Trial, start: Mapping[str, F32]) -> Generator[PlainTorch]:
+        """Return a copy of the user's module with these weights and states."""
+        rows = {
+            told: torch.nn.Parameter(torch.from_numpy(start[told].copy())) for told, _, _ in self._variables(trial.keys)
+        }
+        names = list(start)[len(rows) :]
+        dense = {
+            name: torch.nn.Parameter(torch.from_numpy(start[name].copy()))
+            for name in names[: len(self._parameter_names)]
+        }
+        module, called = self._plain_module(dict(zip(self._parameter_names, dense.values(), strict=True)))
+        module.train()
+        for buffer, value in zip(module.buffers(), self._stepping().buffers(), strict=True):
+            buffer.copy_(value)
+        found = dict(module.named_buffers())
+        for name in self._state_names:
+            found[name].copy_(torch.from_numpy(start[state_of(name)]))
+        given = getattr(self.task, "optimizer", None)
+        is_named = given is None or isinstance(given, (str, Optimizer))
+        made = None if is_named else made_of(given, self._rate)
+        rule: Any = Reference(self.update, self.batch_size, rows)
+        if not is_named and not isinstance(made, torch.optim.SparseAdam):  # which takes no dense parameters
+            rule = fresh(given, made, [*rows.values(), *dense.values()])
+        with same_draws():
+            yield PlainTorch(
+                lambda: self._plain_loss(called, [*rows.values()], trial),
+                {**rows, **dense},
+                lambda: {state_of(name): dict(module.named_buffers())[name] for name in self._state_names},
+                rule,
+                self.update.clipping,
+            )
 
     # --- tensors ------------------------------------------------------------------------------------------
 
@@ -159,6 +227,26 @@ class TorchProgram(TorchBase):
         self._predicting = threading.Lock()
         self._is_kept = False
 
+    def trial(self) -> Trial:
+        """Return the first samples, some of them twice."""
+        found = self.read(0, self.first_samples, self.first_partition)
+        batch = {name: np.concatenate([np.asarray(each), each[:REPEATED]]) for name, each in found.items()}
+        return Trial(self.index(batch), self.needed(batch), None)
+
+    def _plain_module(self, trained: Mapping[str, Any]) -> tuple[Any, Any]:
+        made = copy.deepcopy(self.model, {id(self._trained[name]): each for name, each in trained.items()})
+        return made, made
+
+    def _stepping(self) -> Any:
+        return self.model
+
+    def _plain_loss(self, called: Any, tables: Sequence[Any], trial: Trial) -> Any:
+        arguments = {name: self._given(np.asarray(trial.batch[name])) for name in self._features if name in trial.batch}
+        for name, rows, of in zip(self.tables, tables, trial.keys.tables, strict=True):
+            arguments[name] = torch.nn.functional.embedding(self._given(of.inverse), rows)
+        output = called(**arguments)
+        return self._loss_of(self._given(np.asarray(trial.batch["label"], np.float32)).reshape(output.shape), output)
+
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
         gathered = [each.requires_grad_() for each in self._gathered(rows, keys)]
         parameters = [each.requires_grad_() for each in self._parameters(dense)]
@@ -216,6 +304,10 @@ class TorchProgram(TorchBase):
         if self._loss is None:
             return torch.nn.functional.binary_cross_entropy_with_logits(output, label)
         return torch.as_tensor(self._loss(label, output)).mean()
+
+
+def _shapes_of(tensors: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(each.shape) for name, each in tensors.items()}
 
 
 def device_of(options: Options) -> Any:

@@ -68,6 +68,10 @@ class Figures:
     """
 
     framework: str
+    rule: str
+    """The update of every parameter: optimizer, rate and clipping."""
+    compared: str
+    """Why the first steps are not compared with those of the framework alone; "" where they are the same."""
     samples_read: int
     read_samples_per_s: float
     steps_per_s: float
@@ -251,8 +255,10 @@ def _plain(value: Any) -> Any:
 
 def _measured(program: Program, request: CheckRequest, samples: int) -> Figures:
     """Train some steps on a parameter server in this process."""
+    from ..model.one_step import compare_steps
     from .local import Here
 
+    compared = compare_steps(program)
     length = max(1, min(samples or request.steps * request.batch_size, request.steps * request.batch_size))
     read_begun, read = time.perf_counter(), 0
     while time.perf_counter() - read_begun < _READ_S and read < length:
@@ -269,6 +275,8 @@ def _measured(program: Program, request: CheckRequest, samples: int) -> Figures:
     of_sample = sum(table.inverse.size for table in keys.tables) / min(length, request.batch_size)
     return Figures(
         framework=program.framework,
+        rule=program.update.told(),
+        compared=compared,
         samples_read=read,
         read_samples_per_s=read / read_s,
         steps_per_s=1.0 / max(1e-9, window.step_s),

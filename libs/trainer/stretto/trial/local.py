@@ -24,6 +24,7 @@ from ..export.target import Target
 from ..model.entry_point import Task, check_reads_partitions, instantiate
 from ..model.evaluate import Pull, Quality, evaluate
 from ..model.keys import VALUE_BITS
+from ..model.one_step import compare_steps
 from ..model.program import FIRST_SAMPLES, Options, Program, ends_in_single
 from ..server.image_file import ImageWriter, Part
 from ..worker.step import Trainer, Work
@@ -176,6 +177,9 @@ def train_locally(
         ends_in_single=ends_in_single(samples.values() if isinstance(samples, Mapping) else [samples], batch_size),
     )
     program = make_program(made, options)
+    if left_out := compare_steps(program):
+        log.warning("%s", left_out)
+    log.info("every parameter is updated by %s", program.update.told())
     with Here(program, batch_size, transfer=transfer, pipeline=pipeline, pipeline_from_step=pipeline_from_step) as here:
         parts = samples.items() if isinstance(samples, Mapping) else [("", samples)]
         losses = [loss for name, count in parts for loss in here.train(0, count, name)]
@@ -189,7 +193,7 @@ def train_locally(
             total = samples if isinstance(samples, int) else sum(samples.values())
             _export(program, here.server, total, target, export_format)
         if 0 < sum(each.ids * each.dimension for each in program.embeddings) <= _RESTORED_FLOATS:
-            program.restore(_tables(program, here.pull))
+            program.restore(tables_of(program, here.pull))
         return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)
 
 
@@ -219,7 +223,7 @@ def _first(samples: int | Mapping[str, int], held_out: str | None) -> tuple[str,
     return next(((name, count) for name, count in samples.items() if count), ("", 0))
 
 
-def _tables(program: Program, pull: Pull) -> dict[str, F32]:
+def tables_of(program: Program, pull: Pull) -> dict[str, F32]:
     """Return the trained weights of an adapted model's embedding layers: [ids, dimension] by layer."""
     found: dict[str, F32] = {}
     for each in program.embeddings:

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 from ..build import lighter_imports, make_program, options_of
 from ..model.entry_point import check_reads_partitions, load
+from ..model.one_step import compare_steps
 from ..model.program import Program
 from ..pod.process import Pod
 
@@ -35,6 +36,13 @@ def build_program(pod: Pod) -> Program:
         check_reads_partitions(task)
     program = make_program(task, replace(options_of(pod.settings.spec), has_devices=has_devices))
     _limit_threads(pod.settings.threads)
+    if pod.settings.index == 0:  # once for a job; a GPU adds up in other orders, and `stretto check` compares on cores
+        pod.detail("comparing a step with the framework's own")
+        begun_s = time.monotonic()
+        left_out = "steps on devices are compared by `stretto check` alone" if has_devices else compare_steps(program)
+        told = left_out or f"it is that of {program.framework} alone"
+        log.info("a step was compared in %.2f s: %s", time.monotonic() - begun_s, told)
+    log.info("every parameter is updated by %s", program.update.told())
     log.info(
         "%s imported in %.2f s, built by %s in %.2f s: %d dense parameters, rows of %s floats",
         spec.entry,

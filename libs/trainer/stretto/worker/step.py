@@ -300,6 +300,7 @@ class Trainer:
                     start=place.begin,
                     stop=place.end,
                     row_squares=gradients.row_squares,
+                    dense_squares=gradients.dense_squares,
                     state_delta=gradients.state_delta if len(gradients.state_delta) else None,
                     generation=work.generation,
                     lineage=work.lineage,

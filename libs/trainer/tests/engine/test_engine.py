@@ -106,7 +106,7 @@ def test_a_repeated_push_changes_nothing_and_a_torn_one_is_completed(cluster):
     # a worker that dies after it reached one of two servers
     part = torn._routes.current().parts[1]
     head = np.array([5, 1, 40, 80, 1])
-    gradients = (rows, [None] * len(rows), LAYOUT.split_dense(dense), np.zeros(3, np.float32))
+    gradients = (rows, [None] * len(rows), LAYOUT.split_dense(dense), None, np.zeros(3, np.float32))
     part.link.ask(Kind.PUSH, torn._push_part(part, part.claim, head, keys, gradients))
     assert whole.progress(5) == 40
     healed = whole.push(keys, rows, dense, shard=5, attempt=2, start=40, stop=80)

@@ -48,7 +48,7 @@ def test_a_value_is_read_as_it_was_packed(value: object) -> None:
     assert same(codec.unpack(parts), value.item() if isinstance(value, np.integer) else value)
 
 
-def push_parts(shard: int, ids: int, gradient: float, transfer: Transfer, *squares: list) -> list:
+def push_parts(shard: int, ids: int, gradient: float, transfer: Transfer, *squares: list | np.ndarray) -> list:
     """Return the parts of a request that pushes to rows of both tables the same gradient in every place."""
     keys = LAYOUT.index(np.arange(ids), np.arange(ids))
     rows = [np.full((ids, table.dimension), gradient, np.float32) for table in LAYOUT.tables]
@@ -144,7 +144,11 @@ def test_only_squares_that_are_not_those_of_the_gradients_travel(transfer: Trans
     assert [part.shape for part in parts[6:10]] == [(1,), (0,), (1, 2), (0, 3)]
     read = protocol.read_push(LAYOUT, message(Kind.PUSH, parts).parts)
     assert read.row_squares[0].tolist() == squares[0].tolist()
-    assert read.row_squares[1] is None
+    assert read.row_squares[1] is read.slice_squares is None
+    of_slices = np.full((12, LAYOUT.slice_length), 7, np.float32)
+    also = protocol.read_push(LAYOUT, message(Kind.PUSH, push_parts(2, 4, 3, transfer, squares, of_slices)).parts)
+    assert also.slice_squares.tolist() == of_slices.tolist()
+    assert also.slice_gradients.tolist() == read.slice_gradients.tolist()
     parts[6] = np.array([4], np.uint32)
     with pytest.raises(InputRefused, match="1 squares at 1 places of 4 row gradients"):
         protocol.read_push(LAYOUT, message(Kind.PUSH, parts).parts)

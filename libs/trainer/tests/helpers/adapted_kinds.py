@@ -467,6 +467,33 @@ def assigning() -> Any:
     return keras.Model(given, Clamped(1, name="head")(both))
 
 
+def counting() -> Any:
+    class Counting(layers.Dense):
+        def build(self, shape: Any) -> None:
+            super().build(shape)
+            self.steps = self.add_weight(shape=(), dtype="int32", trainable=False, name="steps")
+
+        def call(self, inputs: Any, training: bool = False) -> Any:
+            self.steps.assign(self.steps + int(training))
+            return super().call(inputs)
+
+    given = base()
+    return keras.Model(given, Counting(1, name="head")(layers.Concatenate()([row(given["user"]), given["price"]])))
+
+
+def forgetting() -> Any:
+    class Forgetting(layers.Layer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.users = layers.Embedding(USERS, 4, name="users")
+
+        def call(self, ids: Any, training: bool = False) -> Any:
+            return self.users(ids * (1 - int(training)))
+
+    given = base()
+    return scored(given, layers.Flatten()(Forgetting()(given["user"])), given["price"])
+
+
 def table_regularizer() -> Any:
     return functional(embeddings_regularizer=keras.regularizers.OrthogonalRegularizer())
 
@@ -604,6 +631,18 @@ REFUSED: dict[str, Kind] = {
         assigning,
         refused="assigns the trainable variable .*head/kernel",
         why="the next step gets it from the servers as it was",
+    ),
+    "counting": Kind(
+        "states of other types than float32 that a step changes",
+        counting,
+        refused="the state .*head/steps of type int32 changes in a step",
+        why="no checkpoint or export would have them; make them float32",
+    ),
+    "forgetting": Kind(
+        "ids that are others in training than in a prediction",
+        forgetting,
+        refused="layer users looks up other ids, when it is trained",
+        why="they are found as in a prediction; change them in `read`",
     ),
     "no loss": Kind(
         "several outputs without a loss",

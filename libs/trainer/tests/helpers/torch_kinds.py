@@ -553,6 +553,18 @@ class Projected(Plain):
         return super().forward(*args, **named)
 
 
+class Counting(Plain):
+    """Counts its steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        self.steps += self.training
+        return super().forward(*args, **named)
+
+
 REFUSED: dict[str, Kind] = {
     "norm": Kind(
         "`max_norm`",
@@ -571,6 +583,12 @@ REFUSED: dict[str, Kind] = {
         hooked,
         refused="the parameter head.*weight has a hook on its gradient",
         why="no step of a worker calls them; freeze, or detach in forward",
+    ),
+    "counting": Kind(
+        "buffers of other types than float32 that a step changes",
+        Counting,
+        refused="the state steps of type torch.int64 changes in a step",
+        why="no checkpoint or export would have them; make them float32",
     ),
     "projection": Kind(
         "a forward that changes a parameter in place",

@@ -22,12 +22,14 @@ from stretto.build import make_program  # noqa: E402
 from stretto.errors import DataError, ModelRefused  # noqa: E402
 from stretto.export.checkpoint_source import initial_rows  # noqa: E402
 from stretto.model.example_batch import parts_of  # noqa: E402
+from stretto.model.one_step import compare_steps  # noqa: E402
 from stretto.model.program import Options  # noqa: E402
 from stretto.optimizers import Clipping  # noqa: E402
 from stretto.readers.hashing import VALUE_BITS  # noqa: E402
 from stretto.torch.adapted import AdaptedTorchProgram  # noqa: E402
 from stretto.torch.lookups import Copy  # noqa: E402
 from stretto.torch.objective import own_loss  # noqa: E402
+from stretto.torch.tables import sources_of  # noqa: E402
 from stretto.trial.check import CheckRequest, check  # noqa: E402
 from stretto.trial.local import train_locally  # noqa: E402
 from stretto_parameters.keys import restore as keys_of_stored  # noqa: E402
@@ -165,7 +167,7 @@ def test_a_prediction_is_that_of_pytorch(name: str):
 def test_what_is_refused_names_layer_and_reason(name: str):
     kind = REFUSED[name]
     with pytest.raises((ModelRefused, DataError), match=f"(?s){kind.refused}"):
-        program_of(kind)
+        compare_steps(program_of(kind))
 
 
 # --- training -----------------------------------------------------------------------------------------------
@@ -475,7 +477,7 @@ def test_a_copy_on_another_device_keeps_what_modules_share():
     model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
     model[2].weight = model[1].weight
     there = torch.device("meta")
-    copied = Copy(model, [model[0].weight], device=there).module
+    copied = Copy(model, sources_of(model), device=there).module
     assert copied[2].weight is copied[1].weight
     assert copied[1].weight.device == there
     assert copied[0].weight.device == there, "a forward that asks where its table is makes tensors there"

@@ -303,6 +303,14 @@ def test_an_optimizer_updates_as_pytorch_does(name: str) -> None:
     assert weights[0] == pytest.approx(parameter.detach().numpy(), abs=2e-5, rel=2e-5)
 
 
+def test_the_rule_and_where_its_rate_is_from_are_told() -> None:
+    told = {given: program_of(Task(optimizer=given)).update.told() for given in (torch.optim.Adam, RULES["sgd"], None)}
+    assert told[torch.optim.Adam].startswith("Adam(learning_rate=0.05, ")
+    assert told[torch.optim.Adam].endswith("; the rate is model.learning_rate, which a class of optimizers has")
+    assert told[RULES["sgd"]] == "SGD(learning_rate=0.1, step_samples=512, momentum=0.0, nesterov=False)"
+    assert told[None].endswith("; the rate is model.learning_rate")
+
+
 def test_a_schedule_and_clipping_of_the_store_are_taken() -> None:
     task = Task(optimizer=Adam(Cosine(0.05, 10_000, 0.1)), clipping=Clipping(global_norm=1e-3))
     program = program_of(task)
@@ -428,7 +436,7 @@ from stretto.worker.program import build_program
 
 spec = JobSpec.parse({"name": "a", "model": {"entry": sys.argv[1], "arguments": {"hidden": "8"}},
                       "dataset": {"samples": 1000}})
-pod = SimpleNamespace(settings=SimpleNamespace(spec=spec, threads=1), detail=lambda text: None)
+pod = SimpleNamespace(settings=SimpleNamespace(spec=spec, threads=1, index=1), detail=lambda text: None)
 program = build_program(pod)
 program.warm()
 if "torch" in sys.modules:

@@ -100,6 +100,27 @@ def test_a_refused_push_gives_the_shard_up_and_the_same_lease_resumes(trainer, s
     assert servers.done == {7: 45}
 
 
+def test_a_batch_has_the_same_members_whoever_trains_it(servers):
+    """A loss over a batch is of these members: another worker goes on within the shard with the same batches."""
+    begun, seen = [10], []
+
+    class Noting(Program):
+        def step(self, rows, keys, dense, state, batch):
+            seen.append(batch["label"].tolist())
+            return super().step(rows, keys, dense, state, batch)
+
+    for keep_going in (lambda: len(servers.pushed) < 2, lambda: True):
+        trainer = Trainer(Noting(), servers, 10, StepTimer(), keep_going)
+        work = Work(7, len(begun), 100, 45, offset=servers.done.get(7, 0))
+        begun.append(10)
+        trainer.train(work)
+        trainer.close()
+    assert servers.done == {7: 45}
+    assert list(dict.fromkeys(map(tuple, seen))) == [
+        tuple(range(100 + n, 100 + min(n + 10, 45))) for n in range(0, 45, 10)
+    ]
+
+
 @pytest.mark.parametrize(
     ("pipeline", "steps_before", "misses"),
     [(False, PIPELINE_FROM_STEP, False), (True, PIPELINE_FROM_STEP - 1, False), (True, PIPELINE_FROM_STEP, True)],

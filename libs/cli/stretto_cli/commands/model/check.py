@@ -89,6 +89,8 @@ def _shown(report: dict[str, Any], write: Path | None) -> Any:
     shown = table("what", "value")
     for what, value in (
         ("framework", found["framework"]),
+        ("every parameter is updated by", found["rule"]),
+        ("its first steps", found["compared"] or f"are those of {found['framework']} alone"),
         ("read alone", f"{found['read_samples_per_s']:,.0f} samples/s"),
         ("training, one worker and one server here", f"{found['steps_per_s']:.1f} steps/s"),
         ("loss of the first and the last step", f"{found['loss_first']:.4f}, {found['loss_last']:.4f}"),
