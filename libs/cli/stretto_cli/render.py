@@ -19,7 +19,7 @@ Json = dict[str, Any]
 FREQUENT_EVENTS = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured"})
 """Events so frequent that people see them only on request."""
 WIDTH_WITH_TIMES = 100
-"""From this many columns on, the list of jobs has room for the times of submission."""
+"""From this many columns on, the list of jobs has room for the times of submission and for quality."""
 REMARKS_SHOWN = 8
 DETAIL_CHARACTERS = 160
 _COLOURS = {"finished": "green", "training": "cyan", "failed": "red", "cancelled": "yellow", "waiting": "yellow"}
@@ -55,7 +55,8 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
         return Text(f"no jobs yet; submit one with `stretto submit job.yaml{options}`", style="dim")
     teamed = ("team",) if any(job["team"] != DEFAULT_TEAM for job in found) else ()
     dated = ("submitted",) if width >= WIDTH_WITH_TIMES else ()
-    made = table("job", *teamed, "state", *dated, "plan", "done", "speed", right=("done", "speed"))
+    told = ("quality", "cost") if width >= WIDTH_WITH_TIMES else ("cost",)
+    made = table("job", *teamed, "state", *dated, "plan", "done", "speed", *told, right=("done", "speed", "cost"))
     remarks: list[RenderableType] = []
     for job in found:
         share = job["samples_done"] / job["samples_total"] if job["samples_total"] else 0.0
@@ -67,13 +68,20 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
             *([figures.clock(job["submitted_at_s"])] if dated else []),
             f"v{job['plan_version']} {figures.short_plan(job['plan'])}" if job["plan"] else "–",
             f"{share:.0%}",
-            figures.short_rate(job["samples_per_s"]) if job["status"] == "training" else "–",
+            figures.short_rate(job["samples_per_s"] if job["status"] == "training" else job.get("mean_samples_per_s")),
+            *([_brief(job.get("quality", []))] if len(told) > 1 else []),
+            figures.money(job.get("cost_so_far")),
         )
         if since_s is not None:
             remarks.append(Text(f"{job['name']}: no sample since {figures.clock(since_s)}", style="red"))
         elif job["reason"]:
             remarks.append(Text(f"{job['name']}: {job['reason']}", style="dim" if job["complete"] else "red"))
     return Group(made, *remarks[-REMARKS_SHOWN:])
+
+
+def _brief(quality: list[Json]) -> str:
+    """Return the first two measures of a model: its loss and AUC."""
+    return ", ".join(f"{escape(one['name'])} {one['value']:.4f}" for one in quality[:2]) or "–"
 
 
 def stalled(since_s: float | None) -> str:

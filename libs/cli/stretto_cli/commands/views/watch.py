@@ -110,6 +110,7 @@ def _top(view: Json, width: int) -> Table:
         made.add_row("data", _partitions(view["data"], parts))
     if fed := _feed(view):
         made.add_row("feed", fed)
+    made.add_row("cost", figures.cost(view["cost"]))
     if curve := view["learning"]:
         made.add_row("quality", _quality(curve, width - 60))
     return made
