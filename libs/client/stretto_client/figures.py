@@ -115,8 +115,11 @@ def money(value: float | None) -> str:
     return "–" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
-def cost(found: dict[str, Any]) -> str:
-    """Say what a job has cost, beside what its first plan would have cost for the same samples."""
+def cost(found: dict[str, Any] | None) -> str:
+    """Say what a job has cost, beside what its first plan would have cost for the same samples; None: an older gateway
+    does not tell."""
+    if found is None:
+        return "–"
     told = money(found["so_far"])
     if (first := found["as_first_planned"]) is None:
         return told

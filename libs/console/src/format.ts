@@ -67,7 +67,7 @@ export function time(seconds: number | null | undefined, now = Date.now()): stri
   return at.toDateString() === new Date(now).toDateString() ? clock : `${at.toLocaleDateString("en-GB")} ${clock}`;
 }
 
-export const money = (perHour: number | null | undefined): string => (perHour == null ? NONE : `${perHour.toFixed(2)}/h`);
+export const money = (perHour: number | null | undefined): string => (perHour == null ? NONE : `${amount(perHour)}/h`);
 
 /** An amount in the currency of a job's prices, with three digits: 0.0123 */
 export const amount = (value: number | null | undefined): string =>

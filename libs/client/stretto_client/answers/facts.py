@@ -175,9 +175,7 @@ def job_card(job: JobFacts) -> str:
     ]
     if shown := job.decisions[-DECISIONS_SHOWN:]:
         columns = ("decision", "plan", "predicted", "brought", "why")
-        rows = [
-            (f"v{d.version} {d.kind}", plan_text(d.plan), d.predicted, d.brought, "; ".join(d.reasons)) for d in shown
-        ]
+        rows = [(f"v{d.version} {d.kind}", plan_text(d.plan), d.predicted, d.brought, d.in_words) for d in shown]
         drawings.append(cards.table(columns, rows))
     return cards.card(heading, drawings, lines)
 

@@ -230,6 +230,10 @@ class Decision(View):
     outcome: Outcome = field(default_factory=Outcome)
     round: Round | None = None
     free_extended: dict[str, int] = field(default_factory=dict[str, int])
+    cost_before: float | None = None
+    """Cost per hour of the plan before."""
+    in_words: str = ""
+    """One sentence on what the change should bring, for how much, and what it brought."""
 
 
 @dataclass(slots=True)
