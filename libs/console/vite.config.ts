@@ -3,7 +3,7 @@ import { defineConfig, loadEnv } from "vite";
 
 // The gateway serves the build from its own package, so that no installation needs Node.
 export default defineConfig({
-  base: "/console/",
+  base: "./", // relative, since a proxy may serve the gateway below a path of its own
   plugins: [svelte()],
   build: {
     outDir: "../../services/gateway/stretto_gateway/console",

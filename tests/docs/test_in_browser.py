@@ -76,12 +76,19 @@ def test_no_page_is_refused_anything(
     assert faults == []
 
 
-def test_a_search_finds_a_page(address: str, chromium: Any) -> None:
+@pytest.mark.parametrize(
+    ("words", "title", "file"),
+    [
+        ("deadline", "Set limits, prices and deadlines", "how-to/limits-and-deadlines"),
+        ("job stuck pending", "Questions", "explanation/faq"),
+    ],
+)
+def test_a_search_finds_a_page(address: str, chromium: Any, words: str, title: str, file: str) -> None:
     page = chromium.new_context(viewport=DESK).new_page()
     page.goto(f"{address}/index.html", wait_until="networkidle")  # a key before the scripts have run is lost
     page.keyboard.press("/")
-    page.keyboard.type("deadline")
-    found = page.locator("a:not(.md-nav__link)", has_text="Set limits, prices and deadlines").first
+    page.keyboard.type(words)
+    found = page.locator("a:not(.md-nav__link)", has_text=title).first
     found.wait_for()
     found.click()
-    page.wait_for_url("**/how-to/limits-and-deadlines.html*")
+    page.wait_for_url(f"**/{file}.html*")

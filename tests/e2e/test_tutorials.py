@@ -65,34 +65,23 @@ def test_a_lack_of_output_is_found() -> None:
 
 
 @pytest.mark.night
-def test_a_first_job_is_trained_watched_and_heard(folder: Path) -> None:
-    follow("first-job.md", folder)
-    follow("watch-and-explain.md", folder)
-    follow("an-event-subscriber.md", folder)
-
-
-@pytest.mark.night
-def test_a_program_of_ones_own_keeps_its_numbers(folder: Path) -> None:
-    printed = follow("your-own-program.md", folder)
-    [with_data_workers] = re.findall(r"^weights (\S+)$", printed, re.MULTILINE)
-    assert f"weights {with_data_workers}\n" in typed("STRETTO_PIPELINE=off stretto run train.py", folder)
-
-
-@pytest.mark.night
-def test_a_model_of_ones_own_is_trained_and_served(folder: Path) -> None:
+def test_the_tutorials_are_typed_one_after_the_other_in_one_folder(folder: Path) -> None:
+    """Method: as a person does, in the order of their table: files and names of jobs of one are there for the next."""
+    assert "clicks-again  finished" in follow("first-job.md", folder)
     printed = follow("your-keras-model.md", folder)
     assert "100,000 applied of 100,000, 0 lost, 0 repeated" in printed
-    served = follow("serve-the-result.md", folder)
-    german, american = (float(each) for each in re.findall(r"^(?:de|us): ([01]\.\d{4})$", served, re.MULTILINE))
-    assert german != american, served
-
-
-@pytest.mark.night
-def test_data_of_ones_own_are_read_checked_and_trained(folder: Path) -> None:
     printed = follow("your-data.md", folder)
     assert "100000 samples in 4 files" in printed
     assert "75,000 applied of 75,000, 0 lost, 0 repeated" in printed
     assert auc(printed) > 0.7
+    follow("watch-and-explain.md", folder)
+    served = follow("serve-the-result.md", folder)
+    german, american = (float(each) for each in re.findall(r"^(?:de|us): ([01]\.\d{4})$", served, re.MULTILINE))
+    assert german != american, served
+    follow("an-event-subscriber.md", folder)
+    printed = follow("your-own-program.md", folder)
+    [with_data_workers] = re.findall(r"^weights (\S+)$", printed, re.MULTILINE)
+    assert f"weights {with_data_workers}\n" in typed("STRETTO_PIPELINE=off stretto run train.py", folder)
 
 
 def follow_in_one_shell(name: str, folder: Path, **variables: str) -> str:

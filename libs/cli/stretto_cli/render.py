@@ -20,7 +20,7 @@ Json = dict[str, Any]
 FREQUENT_EVENTS = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured"})
 """Events so frequent that people see them only on request."""
 WIDTH_WITH_TIMES = 100
-"""From this many columns on, the list of jobs has room for the times of submission."""
+"""From this many columns on, the list of jobs has room for the times of submission and for quality."""
 REMARKS_SHOWN = 8
 DETAIL_CHARACTERS = 160
 _COLOURS = {"finished": "green", "training": "cyan", "failed": "red", "cancelled": "yellow", "waiting": "yellow"}
@@ -56,9 +56,10 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
         return Text(f"no jobs yet; submit one with `stretto submit job.yaml{options}`", style="dim")
     teamed = ("team",) if any(job["team"] != DEFAULT_TEAM for job in found) else ()
     dated = ("submitted",) if width >= WIDTH_WITH_TIMES else ()
+    told = ("quality",) if width >= WIDTH_WITH_TIMES else ()
     stored = ("disk",) if any(job["stored_bytes"] for job in found) else ()
-    right = ("done", "speed", *stored)
-    made = table("job", *teamed, "state", *dated, "plan", *right, right=right)
+    right = ("done", "speed", "cost", *stored)
+    made = table("job", *teamed, "state", *dated, "plan", "done", "speed", *told, "cost", *stored, right=right)
     remarks: list[RenderableType] = []
     for job in found:
         share = job["samples_done"] / job["samples_total"] if job["samples_total"] else 0.0
@@ -71,6 +72,8 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
             f"v{job['plan_version']} {figures.short_plan(job['plan'])}" if job["plan"] else "–",
             f"{share:.0%}",
             _speed(job),
+            *([_brief(job.get("quality", []))] if told else []),
+            figures.money(job.get("cost_so_far")),
             *([figures.size(job["stored_bytes"])] if stored else []),
         )
         if since_s is not None:
@@ -81,9 +84,9 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
 
 
 def _speed(job: Json) -> str:
-    """Return the rate of a job that trains; just after its start there is none yet."""
+    """Return the rate of a job that trains, of which there is none just after its start, or an ended job's mean."""
     if job["status"] != "training":
-        return "–"
+        return figures.short_rate(job.get("mean_samples_per_s"))
     is_new = not job["samples_per_s"] and job["stalled_since_s"] is None
     return "…" if is_new else figures.short_rate(job["samples_per_s"])
 
@@ -95,6 +98,11 @@ def _stored_by_team(found: list[Json], teamed: bool) -> list[RenderableType]:
         teams[job["team"]] += job["stored_bytes"] or 0
     told = ", ".join(f"team {team} {figures.size(size)}" for team, size in teams.most_common())
     return [Text(f"checkpoints in the store: {told}", style="dim")] if teamed and any(teams.values()) else []
+
+
+def _brief(quality: list[Json]) -> str:
+    """Return the first two measures of a model: its loss and AUC."""
+    return ", ".join(f"{escape(one['name'])} {one['value']:.4f}" for one in quality[:2]) or "–"
 
 
 def stalled(since_s: float | None) -> str:

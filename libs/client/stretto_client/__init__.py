@@ -45,6 +45,10 @@ _PLACES = {
 }
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from contextlib import aclosing
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, overload
 
 from stretto_messages.values import DataPartition
 from stretto_wire import document_of
@@ -28,7 +28,6 @@ from stretto_wire.rest.views import JobView, Status
 from .answers.facts import JobFacts, Until, reached, settled, shown
 from .answers.reading import read
 from .answers.series import Series
-from .drivers import AsyncDriver
 from .errors import NotReady
 from .places import place_of
 from .protocol import events, logs, operations, waiting
@@ -37,6 +36,9 @@ from .protocol.events import Event
 from .protocol.exchange import exchange
 from .protocol.logs import LOG_LINES
 from .specification import Specification, text_of, with_name
+
+if TYPE_CHECKING:
+    from .drivers import AsyncDriver
 
 Data = int | Literal["auto"]
 T = TypeVar("T")
@@ -50,6 +52,8 @@ def connect_async(
     ca: Path | str | None = None,
 ) -> AsyncClient:
     """Return a client for asyncio; the same otherwise (:func:`connect`)."""
+    from .drivers import AsyncDriver  # httpx is half of the time that an import of the client would take
+
     return AsyncClient(AsyncDriver(place_of(url, token, folder, ca)))
 
 

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
-from typing import Any, Concatenate, Literal, ParamSpec, Self, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Self, overload
 
 from stretto_wire.rest.views import JobView
 
 from .aio import AsyncClient, AsyncJob
 from .answers.facts import JobFacts
 from .blocking import blocking, chained, iterate, like, run, streamed
-from .drivers import Driver
 from .places import place_of
 from .protocol.logs import LOG_LINES, follow_log, log
+
+if TYPE_CHECKING:
+    from .drivers import Driver
 
 P = ParamSpec("P")
 
@@ -34,6 +36,8 @@ def connect(
     it is the gateway that ``stretto up`` started in STRETTO_STATE_FOLDER or ``.stretto``. ``ca``: file with the
     certificates to trust instead of the system's (STRETTO_CLI_CA). Raises NotRunning, Unusable.
     """
+    from .drivers import Driver  # httpx is half of the time that an import of the client would take
+
     return Client(Driver(place_of(url, token, folder, ca)))
 
 

@@ -110,6 +110,23 @@ def interval(value: dict[str, float] | None, form: str = "{:,.0f}") -> str:
     return "" if value is None else f"[{form.format(value['low'])} … {form.format(value['high'])}]"
 
 
+def money(value: float | None) -> str:
+    """Format an amount in the currency of a job's prices with three digits."""
+    return "–" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+
+
+def cost(found: dict[str, Any] | None) -> str:
+    """Say what a job has cost, beside what its first plan would have cost for the same samples; None: an older gateway
+    does not tell."""
+    if found is None:
+        return "–"
+    told = money(found["so_far"])
+    if (first := found["as_first_planned"]) is None:
+        return told
+    told += f"; as first planned it would have cost {money(first)} in {seconds(found['as_first_planned_s'])}"
+    return f"{told}, had its servers held the model" if found["first_lacks_memory"] else told
+
+
 def sparkline(values: Sequence[float], width: int = 60) -> str:
     """Draw values as bars from zero to their maximum; only the newest ``width`` values."""
     shown = values[max(0, len(values) - max(0, width)) :]

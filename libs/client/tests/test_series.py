@@ -76,7 +76,8 @@ def test_the_client_needs_neither_tensorflow_nor_numpy_and_loads_nothing_early()
     program = (
         "import sys, stretto_client; early = 'httpx' in sys.modules or 'pydantic' in sys.modules; "
         "from stretto_client import connect, AsyncClient, Series, Decision; "
-        f"print(early, [name for name in {heavy} if name in sys.modules])"
+        "assert dir(stretto_client) == stretto_client.__all__; "
+        f"print(early, 'httpx' in sys.modules, [name for name in {heavy} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False []"
+    assert done.stdout.strip() == "False False []"

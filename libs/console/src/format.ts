@@ -67,17 +67,15 @@ export function time(seconds: number | null | undefined, now = Date.now()): stri
   return at.toDateString() === new Date(now).toDateString() ? clock : `${at.toLocaleDateString("en-GB")} ${clock}`;
 }
 
-export const money = (perHour: number | null | undefined): string => (perHour == null ? NONE : `${perHour.toFixed(2)}/h`);
+export const money = (perHour: number | null | undefined): string => (perHour == null ? NONE : `${amount(perHour)}/h`);
 
-type Evaluation = { loss: number; auc: number; loss_name?: string; metrics?: readonly { name: string; value: number }[] };
+/** An amount in the currency of a job's prices, with three digits: 0.0123 */
+export const amount = (value: number | null | undefined): string =>
+  value == null ? NONE : Math.abs(value) < 1000 ? String(Number(value.toPrecision(3))) : exactly(Math.round(value));
 
-/** Loss by its name, AUC and the model's own metrics; a model without an output of probabilities has no AUC. */
-export function quality({ loss, auc, loss_name, metrics = [] }: Evaluation): [string, number][] {
-  const own = metrics.find((one) => one.name === "loss");
-  const found: [string, number][] = [[loss_name || "loss", own?.value ?? loss]];
-  if (!own) found.push(["AUC", auc]);
-  return [...found, ...metrics.filter((one) => one !== own).map((one): [string, number] => [one.name, one.value])];
-}
+/** Measures of a model: "log loss 0.5132, AUC 0.7854" */
+export const measures = (found: readonly { name: string; value: number }[] | undefined): string =>
+  (found ?? []).map((one) => `${one.name} ${one.value.toFixed(4)}`).join(", ") || NONE;
 
 /** "6 workers, 3 servers" */
 export function plan(plan: { workers: number; ps: number } | null | undefined): string {

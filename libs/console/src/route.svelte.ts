@@ -1,5 +1,8 @@
 /** The address of the page, which holds all state that a link should carry: page, job, tab, filters. */
-const BASE = "/console";
+/** The console's own path: that of its script's folder, since a proxy may put the gateway below a path. */
+const BASE = new URL(/* @vite-ignore */ "..", import.meta.url).pathname.replace(/\/$/, "");
+/** The gateway's path, which is that of the console less its last segment. */
+export const GATEWAY = BASE.slice(0, BASE.lastIndexOf("/"));
 
 class Route {
   path = $state(BASE);

@@ -58,12 +58,15 @@ def test_explain_tells_what_was_measured_fitted_considered_and_brought(installed
     assert second["front"]["plans_considered"] == 123
     assert second["outcome"]["throughput"] == 171.0
     assert second["outcome"]["inside_interval"] is True
-    told = " ".join(installed.stretto("explain", name, "-d", "2").stdout.replace("│", "").split())
+    told = " ".join(installed.stretto("explain", name, "-d", "2", "--derivation").stdout.replace("│", "").split())
     for words in (
         "RMSLE 0.023", "cannot be told apart yet: a2", "4,321 categories", "c1", "too dear", "[brackets]", "180/s",
         "171/s = 1.71 × before", "-5% off, inside the interval",
     ):  # fmt: skip
         assert words in told, words
+    short = " ".join(installed.stretto("explain", name).stdout.replace("│", "").split())
+    assert second["in_words"] in short
+    assert "RMSLE" not in short
     shown = installed.stretto("watch", name, "--once").stdout
     for words in ("v2", "2 × worker", "171/s", "█"):
         assert words in shown, words

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 from typing import get_args
 
 from stretto_messages.values import Plan
+from stretto_wire import document_of
 from stretto_wire.rest import views
 from stretto_wire.rest.views import OVER, JobView, PodView, Status
 
@@ -86,6 +87,16 @@ class JobFacts:
         return progress.samples_done / progress.samples_total if progress.samples_total else 0.0
 
     @property
+    def cost(self) -> views.Cost:
+        """Return what the job has cost, and what its first plan would have cost for the same samples."""
+        return self.view.cost
+
+    @property
+    def quality(self) -> dict[str, float]:
+        """Return loss, AUC and the model's own metrics on held-out samples, by name; empty before an evaluation."""
+        return {one.name: one.value for one in self.view.quality}
+
+    @property
     def decisions(self) -> Series[Decision]:
         """Return the decisions, oldest first."""
         return Series(Decision, self._decided())
@@ -145,7 +156,9 @@ def job_card(job: JobFacts) -> str:
     """Return a job as a card: progress, plan, throughput against its prediction, and the last decisions."""
     view, progress = job.view, job.view.progress
     heading = f"{job.name}: {job.state}, {job.share_done:.1%} of {progress.samples_total:,} samples"
+    told = ", ".join(f"{name} {value:.4f}" for name, value in job.quality.items())
     lines = [f"plan v{view.plan_version}: {plan_text(view.plan)}", view.reason]
+    lines += [f"cost {figures.cost(document_of(view.cost))}", f"held-out {told}" if told else ""]
     if job.status == "training":
         lines.insert(1, figures.rate(progress.samples_per_s))
     stretches = [
@@ -162,9 +175,7 @@ def job_card(job: JobFacts) -> str:
     ]
     if shown := job.decisions[-DECISIONS_SHOWN:]:
         columns = ("decision", "plan", "predicted", "brought", "why")
-        rows = [
-            (f"v{d.version} {d.kind}", plan_text(d.plan), d.predicted, d.brought, "; ".join(d.reasons)) for d in shown
-        ]
+        rows = [(f"v{d.version} {d.kind}", plan_text(d.plan), d.predicted, d.brought, d.in_words) for d in shown]
         drawings.append(cards.table(columns, rows))
     return cards.card(heading, drawings, lines)
 

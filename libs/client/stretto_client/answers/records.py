@@ -96,6 +96,7 @@ class Decision(views.Decision):
         return "\n".join(lines)
 
     def _why(self) -> Iterator[str]:
+        yield self.in_words
         yield f"plan         {plan_text(self.plan)}"
         if self.previous is not None:
             yield f"instead of   {plan_text(self.previous)}"

@@ -1,11 +1,12 @@
 /** Requests to the gateway: bearer token, problems as errors, entity tags. */
 import { noteDate } from "../clock";
+import { GATEWAY } from "../route.svelte";
 import type { components } from "./schema";
 
 export type Schemas = components["schemas"];
 export type Problem = Schemas["ProblemBody"];
 
-const API = "/api/v1";
+const API = `${GATEWAY}/api/v1`;
 
 /** The gateway refused a request. */
 export class Refused extends Error {

@@ -25,8 +25,8 @@ export const codeOf = (plan: Plan): string =>
     .map((value) => Number(value.toFixed(2)))
     .join("-");
 
-/** Return the points of a decision, cheapest first. `costBefore`: cost per hour of the plan before, if it is known. */
-export function pointsOf(decision: Schemas["Decision"], costBefore: number | undefined): Point[] {
+/** Return the points of a decision, cheapest first. */
+export function pointsOf(decision: Schemas["Decision"]): Point[] {
   const points = new Map<string, Point>();
   for (const one of decision.front?.candidates ?? []) {
     const code = codeOf(one.plan);
@@ -49,7 +49,7 @@ export function pointsOf(decision: Schemas["Decision"], costBefore: number | und
     else if (cost !== undefined && throughput !== null) points.set(code, { code, kind, plan, cost, throughput, ...more });
   };
   for (const one of decision.alternatives) put(one.plan, "considered", one.cost_per_hour, one.throughput, { whyNot: one.why_not });
-  if (decision.previous) put(decision.previous, "before", costBefore, decision.throughput_before);
+  if (decision.previous) put(decision.previous, "before", decision.cost_before ?? undefined, decision.throughput_before);
   const interval = decision.throughput_interval ? { interval: decision.throughput_interval } : {};
   put(decision.plan, "chosen", decision.cost_per_hour, decision.throughput, interval);
   return [...points.values()].sort((one, other) => one.cost - other.cost || one.throughput - other.throughput);

@@ -34,8 +34,11 @@ def start_detached(options: StartOptions, tied: bool = False) -> dict[str, Any]:
     """
     folder = options.folder
     with contextlib.suppress(NotRunning):
-        read_state(folder)
-        raise InstallationError(f"an installation runs in {folder} already; `stretto status` shows it")
+        runs = read_state(folder)["state"] == "ready"
+        if runs and options == StartOptions(folder):  # nothing is asked for that it may not have
+            return describe(folder)
+        remedy = "its options stay as they are until `stretto down`" if runs else "`stretto status` shows it"
+        raise InstallationError(f"an installation runs in {folder} already; {remedy}")
     make_folder(folder)
     log = folder / "logs" / "supervisor.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -45,7 +45,7 @@ from stretto_installation.one_machine.processes import (
     sessions_of,
 )
 from stretto_installation.one_machine.programs import StartOptions
-from stretto_installation.one_machine.state import read_state
+from stretto_installation.one_machine.state import describe, read_state
 from stretto_installation.one_machine.supervisor import Installation
 from stretto_messages.actuator import JobFailed
 from stretto_messages.profiler import StragglerCleared
@@ -248,8 +248,9 @@ def test_a_tool_outside_replays_events_that_it_missed(installed: Installed) -> N
 def test_a_folder_has_one_installation(installed: Installed) -> None:
     with pytest.raises(InstallationError, match="already"):
         asyncio.run(Installation(StartOptions(installed.folder), {}).up())
-    with pytest.raises(InstallationError, match="already"):
-        start_detached(StartOptions(installed.folder))
+    assert start_detached(StartOptions(installed.folder))["pid"] == describe(installed.folder)["pid"]
+    with pytest.raises(InstallationError, match="already; its options stay"):
+        start_detached(StartOptions(installed.folder, cpu_cores=1.0))
 
 
 def test_what_a_killed_supervisor_leaves_is_ended(tmp_path: Path) -> None:

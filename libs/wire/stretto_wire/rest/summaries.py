@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from stretto_messages.values import Plan
+from stretto_messages.values import MetricValue, Plan
 
 from .views import Status, View
 
-Order = Literal["submitted", "-submitted", "name", "-name"]
-"""Keys that never change, so that cursors hold; a minus: the other way round."""
+Order = Literal[
+    "submitted", "-submitted", "name", "-name", "state", "-state", "done", "-done", "speed", "-speed", "cost", "-cost",
+    "quality", "-quality",
+]  # fmt: skip
+"""Orders of the list; a minus: the other way round. ``submitted`` and ``name`` never change, so that each job is on one
+page; by the others, a job that moves between two pages may be on both, or on neither. ``quality``: by the loss."""
 LIMIT_MAX = 1000
 """Jobs of a page."""
 
@@ -51,6 +55,11 @@ class JobSummary(View):
     """False: the result of the finished job lacks samples, its parameters or its evaluation."""
     stored_bytes: int | None = None
     """Bytes of its checkpoints that the store keeps; null: not told, since none is stored or by an older version."""
+    cost_so_far: float = 0.0
+    """Cost of the job up to its last event."""
+    mean_samples_per_s: float | None = None
+    quality: list[MetricValue] = field(default_factory=list[MetricValue])
+    """Loss, AUC and own metrics on held-out samples: of the trained model, or the last ones."""
 
 
 @dataclass(slots=True)

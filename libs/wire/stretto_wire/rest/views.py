@@ -230,6 +230,10 @@ class Decision(View):
     outcome: Outcome = field(default_factory=Outcome)
     round: Round | None = None
     free_extended: dict[str, int] = field(default_factory=dict[str, int])
+    cost_before: float | None = None
+    """Cost per hour of the plan before."""
+    in_words: str = ""
+    """One sentence on what the change should bring, for how much, and what it brought."""
 
 
 @dataclass(slots=True)
@@ -333,6 +337,34 @@ class Progress(View):
     """Samples handed out again for columns that came back from a checkpoint while the others went on."""
     stalled_since_s: float | None = None
     """The same for a job that should train and does not; set by ``as_of``."""
+    mean_samples_per_s: float | None = None
+    """Samples that are done over the time since the job began to train, pauses included."""
+
+
+@dataclass(slots=True)
+class Cost(View):
+    """Cost of a job, and of its first plan for the same samples, in the currency of the job's prices.
+
+    ``so_far`` sums over the job's sizes: price per hour of the plan and its data workers x hours for which they were
+    held, from the first decision on. ``as_first_planned`` = ``first_per_hour`` x ``as_first_planned_s`` / 3600, and
+    ``as_first_planned_s`` = seconds from the first decision to the first sample + samples done / ``first_throughput``.
+    """
+
+    so_far: float = 0.0
+    until_s: float | None = None
+    """Time up to which ``so_far`` counts."""
+    per_hour: float = 0.0
+    """Price of the present plan and its data workers; 0 after the end."""
+    first_plan: Plan | None = None
+    """The plan that the job file states, or else the first one that was decided."""
+    first_per_hour: float = 0.0
+    first_throughput: float | None = None
+    """Median of the settled windows under the first plan, before other data workers came."""
+    as_first_planned: float | None = None
+    """Null: the job still has its first plan, or not one settled window was measured under it."""
+    as_first_planned_s: float | None = None
+    first_lacks_memory: bool = False
+    """True: parameter servers needed more memory later than the first plan gives them."""
 
 
 @dataclass(slots=True)
@@ -375,6 +407,16 @@ class LearningPoint(View):
     partition: str = ""
     trained_next: bool = False
     best: bool = False
+
+
+def measures(found: Evaluation | LearningPoint) -> list[MetricValue]:
+    """Return loss, AUC and the model's own metrics. A model that publishes a loss has no output of probabilities: its
+    loss stands for ours, and it has no AUC."""
+    own = next((one for one in found.metrics if one.name == "loss"), None)
+    name = found.loss_name or "loss"
+    ours = [MetricValue(name=name, value=found.loss), MetricValue(name="AUC", value=found.auc)]
+    first = ours if own is None else [MetricValue(name=name, value=own.value)]
+    return [*first, *(one for one in found.metrics if one is not own)]
 
 
 @dataclass(slots=True)
@@ -523,10 +565,13 @@ class JobView(View):
     plan: Plan | None = None
     applied_version: int = 0
     cost_per_hour: float | None = None
+    cost: Cost = field(default_factory=Cost)
     progress: Progress = field(default_factory=Progress)
     data: DataView = field(default_factory=DataView)
     feeding: Feeding = field(default_factory=Feeding)
     learning: list[LearningPoint] = field(default_factory=list[LearningPoint])
+    quality: list[MetricValue] = field(default_factory=list[MetricValue])
+    """Loss by its name, AUC and the model's own metrics on held-out samples: of the trained model, or the last ones."""
     shards: Shards = field(default_factory=Shards)
     pods: dict[str, PodView] = field(default_factory=dict[str, PodView])
     throughput: list[ThroughputPoint] = field(default_factory=list[ThroughputPoint])

@@ -1,6 +1,7 @@
 """The pages of the console (`libs/console`) and of the documentation (`libs/docs`), whose builds lie in this package.
 
-The build of the console is committed, so that serving it needs no Node; `make docs` makes the documentation.
+The build of the console is committed, so that serving it needs no Node; `make docs` makes the documentation. Every
+address in them is relative, so that a proxy may serve the gateway below a path of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import mimetypes
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Annotated
@@ -88,6 +89,14 @@ def _file(build: str, name: str) -> _File | None:
     return _read(build, name) if name in _names(build) else None
 
 
+@lru_cache(maxsize=16)
+def _index(way: str) -> _File:
+    """Return the page of the console for an address from which ``way`` leads to the console's folder."""
+    found = _read(_CONSOLE, _INDEX)
+    content = found.content.replace(b'="./' + _ASSETS.encode(), f'="{way}{_ASSETS}'.encode())
+    return _File(content, gzip.compress(content, mtime=0), found.media_type, found.headers)
+
+
 def _missing(detail: str, path: str, remedy: str) -> Problem:
     return Problem(404, "not-found", detail, field="path", value=path, remedy=remedy)
 
@@ -106,7 +115,7 @@ def routes() -> APIRouter:
 
     @router.get(DOCS_AT)
     async def documentation() -> Response:
-        return RedirectResponse(f"{DOCS_AT}/")
+        return RedirectResponse("docs/")
 
     @router.get(f"{DOCS_AT}/{{path:path}}")
     async def document(path: str, encodings: _Encodings = "") -> Response:
@@ -115,17 +124,17 @@ def routes() -> APIRouter:
             raise _missing("this gateway was built without the documentation", path, remedy)
         found = _file(_DOCS, path or _INDEX)
         if found is None and f"{path}.html" in _names(_DOCS):
-            return RedirectResponse(f"{DOCS_AT}/{path}.html")
+            return RedirectResponse(f"{path.rpartition('/')[2]}.html")
         if found is None:
             raise _missing(f"the documentation has no page {path[:100]}", path, f"begin at {DOCS_AT}/")
         return found.response(encodings, _IMMUTABLE if _HASHED.search(path) else "no-cache")
 
     @router.get(AT)
     @router.get(f"{AT}/{{path:path}}")
-    async def page(encodings: _Encodings = "") -> Response:
-        index = _file(_CONSOLE, _INDEX)
-        if index is None:
+    async def page(path: str | None = None, encodings: _Encodings = "") -> Response:
+        if _INDEX not in _names(_CONSOLE):
             raise _missing("this gateway was built without the console", AT, "run `make console` and start it again")
-        return index.response(encodings, "no-cache")
+        way = "./console/" if path is None else "../" * path.count("/") or "./"
+        return _index(way).response(encodings, "no-cache")
 
     return router

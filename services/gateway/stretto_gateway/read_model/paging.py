@@ -1,16 +1,19 @@
 """Pages of the list of jobs: filters, orders and cursors.
 
 A cursor is the place of a page's last job in the order, not a number of jobs: the next page begins behind that place,
-whichever jobs came, ended or were forgotten in between. A job's place never changes. So no job is listed twice, and
-every job that is there all the time is listed.
+whichever jobs came, ended or were forgotten in between. By time and name a job's place never changes. So no job is
+listed twice, and every job that is there all the time is listed; by what changes, such as cost, that holds for the jobs
+that keep their place.
 """
 
 from __future__ import annotations
 
 import base64
 import heapq
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from pydantic import TypeAdapter
 from stretto_wire.rest.summaries import LIMIT_MAX, Order
@@ -18,6 +21,17 @@ from stretto_wire.rest.views import JobView, Status
 
 from ..problems import Problem
 
+_STATES: tuple[Status, ...] = get_args(Status)
+_KEYS: Mapping[str, Callable[[JobView], float | None]] = {
+    "submitted": lambda view: view.submitted_at_s,
+    "name": lambda _: 0.0,
+    "state": lambda view: _STATES.index(view.status),
+    "done": lambda view: view.progress.samples_done / (view.progress.samples_total or 1),
+    "speed": lambda view: view.progress.samples_per_s or view.progress.mean_samples_per_s,
+    "cost": lambda view: view.cost.so_far,
+    "quality": lambda view: view.quality[0].value if view.quality else None,
+}
+"""Keys of the orders; a job whose key is unknown (None) comes last."""
 _CURSOR: TypeAdapter[tuple[Order, float, str]] = TypeAdapter(tuple[Order, float, str])
 
 
@@ -67,7 +81,9 @@ def page(views: Iterable[JobView], query: JobQuery, cursor: str | None = None) -
 
 def _place(view: JobView, order: Order) -> tuple[float, str]:
     """Return the place of a job in the order; no two jobs have the same."""
-    return (view.submitted_at_s if order.endswith("submitted") else 0.0), view.name
+    key = _KEYS[order.removeprefix("-")](view)
+    last = -sys.float_info.max if order.startswith("-") else sys.float_info.max
+    return (last if key is None else key), view.name
 
 
 def _cursor(order: Order, place: tuple[float, str]) -> str:

@@ -54,7 +54,10 @@ PARTS_OF: Mapping[str, tuple[Part, ...]] = {
         "refusals",
     ),
     "replacement-decided": ("replacements",),
-    "data-workers-decided": ("feeding",),
+    "data-workers-decided": (
+        "head",
+        "feeding",
+    ),
     "pod-started": ("head", "pods", "phases"),
     "pod-pending": (
         "head",
@@ -87,7 +90,10 @@ PARTS_OF: Mapping[str, tuple[Part, ...]] = {
         "head",
         "phases",
     ),
-    "evaluation-measured": ("learning",),
+    "evaluation-measured": (
+        "head",
+        "learning",
+    ),
     "recomputation-decided": ("losses", "phases"),
     "checkpoint-saved": ("checkpoints",),
     "checkpoint-flushed": (

@@ -15,6 +15,7 @@ from stretto_messages.planner import HistoryRecorded
 from stretto_wire.rest import views
 from stretto_wire.rest.summaries import PastJob
 
+from .folds.cost import CostFold
 from .folds.data_workers import DataWorkerFold
 from .folds.fold import Evidence, Returned
 from .folds.job import JobFold
@@ -61,7 +62,7 @@ class Projection:
             self.strangers += 1
             return None
         view.last_seq = seq
-        for fold in (JobFold, MeasurementFold, DataWorkerFold, PodFold, LearningFold):
+        for fold in (JobFold, MeasurementFold, DataWorkerFold, PodFold, LearningFold, CostFold):
             fold(view, self._evidence[message.job], seq, time_s).fold(message)
         self._evidence[message.job].revisions.note(message, seq)
         return view

@@ -7,6 +7,8 @@ from dataclasses import replace
 from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import OVER, JobView
 
+from .folds.cost import billed
+
 STALLED_S = 10.0
 """Time without a trained sample after which a job has no throughput: two windows of a profile."""
 LATE_INTERVALS = 3
@@ -65,6 +67,9 @@ def summary(view: JobView, now_s: float) -> JobSummary:
         ending=view.ending,
         complete=view.complete,
         stored_bytes=view.stored_bytes,
+        cost_so_far=view.cost.so_far,
+        mean_samples_per_s=view.progress.mean_samples_per_s,
+        quality=view.quality,
     )
 
 
@@ -98,4 +103,5 @@ def as_of(view: JobView, now: float) -> JobView:
     waits = data.growing and view.progress.samples_done + data.given_up >= data.samples
     progress = replace(view.progress, samples_per_s=0.0, stalled_since_s=None if waits else since)
     pods = {name: replace(pod, samples_per_s=pod.samples_per_s and 0.0) for name, pod in view.pods.items()}
-    return replace(view, progress=progress, pods=pods)
+    cost = replace(view.cost, so_far=billed(view.cost, now), until_s=now)
+    return replace(view, progress=progress, pods=pods, cost=cost)

@@ -55,6 +55,7 @@ AXE = CONSOLE / "node_modules" / "axe-core" / "axe.min.js"
 GRAVE = ("serious", "critical")
 MANY, FIRST_ROW_S = 2_000, 1.0
 FILTERED_S = 0.5
+LINE_PX = 40
 """Measured: 0.46 s to the first row, 0.11 s for the filter with the way of the browser's library."""
 DAY_WINDOWS, DAY_DECISIONS = 1_024, 200
 DAY_S, DAY_BYTES = 1.5, 400_000
@@ -162,7 +163,10 @@ def test_the_plans_and_the_reasons_are_those_of_the_api(chromium: Any, running: 
     last = api(running, f"/jobs/{JOB}")["decisions"][-1]
     shown = {point.get_attribute("data-candidate") for point in page.locator("[data-candidate]").all()}
     assert shown == {candidate["id"] for candidate in last["front"]["candidates"]}
-    text = page.locator("[aria-label='Why this size']").inner_text()
+    why = page.locator("[aria-label='Why this size']")
+    assert last["in_words"] in why.inner_text()
+    why.get_by_text("How this was computed").click()
+    text = why.inner_text()
     assert all(reason in text for reason in last["reasons"])
     page.get_by_text("plans were considered and not chosen").first.click()
     why = page.locator("[data-why-not]").all_inner_texts()
@@ -206,7 +210,7 @@ def test_a_plan_that_was_not_chosen_says_why(chromium: Any, running: Running) ->
 
 
 def money(per_hour: float) -> str:
-    return f"{per_hour:.2f}/h"
+    return f"{per_hour:.3g}/h"
 
 
 def test_a_decision_shows_the_job_as_it_was_at_that_moment(chromium: Any, running: Running) -> None:
@@ -304,7 +308,9 @@ def test_a_finished_job_that_lacks_something_is_told_from_a_whole_one_in_the_lis
     assert rows.filter(has_text="whole").first.locator("td").nth(1).inner_text() == "✓ finished"
     half.get_by_role("link", name="half").click()
     page.get_by_label("How it ended").get_by_text("samples 700 to 703 in epoch 0").wait_for()
-    assert "Held-out log loss 5.5449, AUC 0.5000" in page.locator("main").inner_text()
+    figures = page.get_by_label("In figures").inner_text()
+    assert "log loss 5.5449\nAUC 0.5000\non 50 samples" in figures
+    assert page.title() == "half · overview · Stretto"
     page.get_by_role("link", name="data", exact=True).click()
     page.get_by_label("Given up").get_by_text("column 'price' of part-3 is missing").wait_for()
 
@@ -364,6 +370,56 @@ def test_the_alerts_page_says_what_fires_and_what_to_do(chromium: Any, running: 
     text = page.locator("section[aria-label=Runbook]").inner_text()
     assert "No replica runs" in text
     assert "**" not in text
+
+
+def test_a_trace_is_folded_by_service_and_everything_in_it_is_reached(chromium: Any, running: Running) -> None:
+    trace = api(running, f"/jobs/{JOB}/trace")
+    names = [one["event"] for one in trace["events"]] + [one["name"] for one in trace["spans"]]
+    page = signed_in(chromium, running)
+    page.goto(f"{running.url}/console/jobs/{JOB}/trace")
+    page.get_by_text(f"{len(names)} of {len(names)} over").wait_for()
+    groups = page.locator("details")
+    assert groups.count() == len({name.removeprefix("stretto-") for name in services_of(trace)})
+    shown: list[str] = []
+    for group in groups.all():
+        if group.get_attribute("open") is None:
+            group.locator("summary").click()
+        while group.get_by_role("button").count():
+            group.get_by_role("button").click()
+        shown += [one.split(" ")[0] for one in group.locator(".name").all_inner_texts()]
+    assert sorted(shown) == sorted(name.split(" ")[0] for name in names)
+    page.get_by_role("searchbox").fill("plan-decided")
+    page.get_by_text(f"{sum('plan-decided' in name for name in names)} of {len(names)} over").wait_for()
+
+
+def services_of(trace: Any) -> set[str]:
+    return {one["service"] or "unknown" for one in [*trace["events"], *trace["spans"]]}
+
+
+def test_the_console_works_below_a_path_of_a_proxy(chromium: Any, running: Running) -> None:
+    """Method: the browser's own proxy, which strips `/stretto`; what is asked for beside it is an escape."""
+    context, escaped = chromium.new_context(), list[str]()
+    below = f"{running.url}/stretto/"
+
+    def proxied(route: Any) -> None:
+        address = route.request.url
+        if not address.startswith(below):
+            escaped.append(address)
+        if not address.startswith(below) or "/events?" in address:  # a stream never ends
+            route.abort()
+        else:
+            route.fulfill(response=route.fetch(url=address.replace(below, f"{running.url}/")))
+
+    context.route("**/*", proxied)
+    page = context.new_page()
+    page.goto(f"{below}console/jobs/{JOB}/decisions#token={running.token}")
+    page.locator("article#v1").wait_for()
+    page.get_by_role("link", name="Jobs", exact=True).click()
+    page.get_by_role("link", name=JOB, exact=True).click()
+    page.get_by_role("heading", name=JOB, exact=True).wait_for()
+    assert page.url == f"{below}console/jobs/{JOB}"
+    assert page.get_by_role("link", name="Documentation").get_attribute("href") == "/stretto/console/docs/"
+    assert escaped == []
 
 
 def test_more_tabs_than_connections_all_show_what_happens(chromium: Any, running: Running) -> None:
@@ -454,6 +510,15 @@ def test_thousands_of_jobs_are_listed_at_once(chromium: Any, tmp_path: Path) -> 
         page.get_by_role("searchbox").fill("job-0042")
         page.get_by_text("1 of 1").wait_for()
         filtered_s = time.monotonic() - begin_s
+        page.get_by_role("searchbox").fill("")
+        page.get_by_text(f"of {MANY}").wait_for()
+        assert page.locator("tbody tr").first.bounding_box()["height"] < LINE_PX
+        page.get_by_role("button", name="job").click()
+        while page.locator("tbody tr").count() < MANY:
+            page.keyboard.press("End")
+            page.wait_for_timeout(50)
+        names = page.locator("tbody tr td:first-child").all_inner_texts()
+        assert names == [f"job-{number:04}" for number in range(MANY)]
         thread.submit(closing.close).result()
     assert min(took_s) <= FIRST_ROW_S
     assert filtered_s <= FILTERED_S

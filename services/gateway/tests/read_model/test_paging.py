@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from stretto_gateway.problems import Problem
 from stretto_gateway.read_model.paging import JobQuery, Order, page
 from stretto_gateway.read_model.projection import Projection
-from stretto_wire.rest.views import JobView
+from stretto_messages.values import MetricValue
+from stretto_wire.rest.views import Cost, JobView
 
 from ..gateway_process import Running
 from ..job_events import submitted
@@ -24,7 +25,10 @@ VIEW = PROJECTION.jobs["a"]
 
 
 def job(name: str, submitted_at_s: float = 1.0, by: str = "ada") -> JobView:
-    return replace(VIEW, name=name, submitted_at_s=submitted_at_s, submitted_by=by)
+    """A job that is dearer the later it came; of the latest nothing tells how good its model is."""
+    told = {} if submitted_at_s > 1e9 else {"quality": [MetricValue(name="log loss", value=submitted_at_s)]}
+    cost = Cost(so_far=submitted_at_s)
+    return replace(VIEW, name=name, submitted_at_s=submitted_at_s, submitted_by=by, cost=cost, **told)
 
 
 NAMES = st.text("abc", min_size=1, max_size=3)
@@ -35,8 +39,14 @@ ORDERS = st.sampled_from(get_args(Order))
 
 
 def ordered(jobs: list[JobView], order: str) -> list[str]:
-    key = (lambda one: (one.submitted_at_s, one.name)) if "submitted" in order else (lambda one: one.name)
-    return [one.name for one in sorted(jobs, key=key, reverse=order[0] == "-")]
+    backwards = order[0] == "-"
+    dated = order.strip("-") in ("submitted", "cost", "quality")
+    unknown = -1.0 if backwards and "quality" in order else 3e9
+
+    def place(one: JobView) -> tuple[float, str]:
+        return (one.submitted_at_s if one.quality else unknown if "quality" in order else one.submitted_at_s), one.name
+
+    return [one.name for one in sorted(jobs, key=place if dated else lambda one: one.name, reverse=backwards)]
 
 
 @given(JOBS, ORDERS, st.integers(1, 7))

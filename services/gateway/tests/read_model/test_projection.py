@@ -608,3 +608,48 @@ def test_a_line_says_when_a_job_ends_and_when_a_server_is_full() -> None:
     projection.apply(JobCancelled(job="a", by="ada"), 5, 9.0)
     ended = summary(projection.jobs["a"], 10.0)
     assert (ended.ends_at_s, ended.oom_in_s, ended.cost_per_hour) == (None, None, None)
+
+
+def test_a_job_is_billed_by_the_hours_of_each_size_beside_what_its_first_plan_would_have_cost() -> None:
+    """Method: 0.36 an hour for 100 s, then 0.72 for 50 s; 300 samples took 10 s under the first plan, after 20 s of
+    start: all 1,000 would have taken 10 s x 1000 / 300 more. A data worker of a core and 2 GiB costs 0.05 an hour."""
+    projection, first, second = Projection(), plan(1), plan(2)
+    lanes = replace(example_of(DataWorkersDecided), job="a", count=1, cpu_cores=1.0, memory_bytes=2 * 2**30)
+    shard = Shard(id=3, attempt=1, epoch=0, start=0, length=100)
+    course: list[tuple[float, Message]] = [
+        (0.0, submitted()),
+        (10.0, decided(1, "initial", first, None, cost_per_hour=0.36)),
+        (30.0, ShardLeased(job="a", shard=shard, pod="worker-0")),
+        *((at_s, profile(1, first, rate)) for at_s, rate in ((40.0, 20.0), (50.0, 30.0), (60.0, 40.0))),
+        (100.0, live_bus.progressed("a", 300, 1000)),
+        (110.0, decided(2, "improve", second, first, cost_per_hour=0.72)),
+        (140.0, lanes),
+        (150.0, profile(1, first, 900.0)),
+        (160.0, live_bus.completed("a", 1000)),
+        (160.0, finished("a", 1000, evaluation=Evaluation(samples=10, loss=0.4, auc=0.8, loss_name="log loss"))),
+        (999.0, lanes),
+    ]
+    seen = {}
+    for seq, (at_s, message) in enumerate(course, 1):
+        projection.apply(message, seq, at_s)
+        seen[at_s] = replace(projection.jobs["a"].cost)
+    view = projection.jobs["a"]
+    assert seen[100.0].so_far == pytest.approx(0.36 * 90 / 3600)
+    assert seen[100.0].as_first_planned is None, "it still has its first plan"
+    assert view.cost.so_far == pytest.approx((0.36 * 100 + 0.72 * 50 + 0.05 * 20) / 3600)
+    assert view.cost.as_first_planned == pytest.approx(0.36 * (20 + 1000 / 30) / 3600)
+    assert view.cost.as_first_planned_s == pytest.approx(20 + 1000 / 30)
+    assert (view.cost.first_plan, view.cost.per_hour, view.cost.until_s) == (first, 0.0, 160.0)
+    assert view.progress.mean_samples_per_s == pytest.approx(1000 / 130)
+    line = summary(view, 2000.0)
+    assert [(one.name, one.value) for one in line.quality] == [("log loss", 0.4), ("AUC", 0.8)]
+    assert (line.cost_so_far, line.mean_samples_per_s) == (view.cost.so_far, view.progress.mean_samples_per_s)
+
+
+def test_a_job_that_stands_still_costs_on() -> None:
+    projection = Projection()
+    for seq, message in enumerate((submitted(), decided(1, "initial", plan(), None, cost_per_hour=3.6))):
+        projection.apply(message, seq + 1, float(seq))
+    projection.apply(live_bus.progressed("a", 300, 1000), 3, 2.0)
+    assert as_of(projection.jobs["a"], 1002.0).cost.so_far == pytest.approx(1.001)
+    assert projection.jobs["a"].cost.so_far == pytest.approx(0.001)

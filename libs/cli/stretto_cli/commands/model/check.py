@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +18,9 @@ from ...errors import BadInput
 from ...options import OutputForm, OutputOption, answer, console
 from ...render import table
 from ...trainer_process import run
+
+NAME_MAX = 60
+"""Letters of a job's name, with room for a number behind it."""
 
 
 @command(
@@ -49,7 +54,7 @@ def check(
         "entry": entry,
         "path": str(path),
         "arguments": arguments_of(arguments or [], data),
-        "name": entry.partition(":")[2].replace("_", "-").strip("-").lower()[:63] or "my-job",
+        "name": free(entry.partition(":")[2].replace("_", "-").strip("-").lower()[:NAME_MAX] or "my-job"),
         "samples": samples,
         "partition": partition,
         "batch_size": batch_size,
@@ -62,6 +67,17 @@ def check(
     answer(output, report, lambda: _shown(report, write))
     if report["findings"]:
         raise typer.Exit(1)
+
+
+def free(name: str) -> str:
+    """Return a name that no job of this folder's installation has: `clicks`, or `clicks-2`. A name belongs to one job
+    for ever; without an installation nothing is known, and the name stays."""
+    from stretto_client import ClientError, connect
+
+    with contextlib.suppress(ClientError), connect() as gateway:
+        taken = {job.name for job in gateway.jobs(q=name)}
+        return next(each for each in (name, *(f"{name}-{number}" for number in count(2))) if each not in taken)
+    return name
 
 
 def arguments_of(given: list[str], data: str | None) -> dict[str, Any]:

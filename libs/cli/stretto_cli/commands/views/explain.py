@@ -25,6 +25,9 @@ ALTERNATIVES_SHOWN = 8
 READ_SHARE_SHOWN = 0.01
 """Share of a step from which on the wait for its data is shown."""
 VERSIONS_NAMED = 20
+SPEED = (
+    "speed = workers × batch / step; step = gradients + update + synchronisation + embeddings (DLRover-RM, Eq. 1 to 6)"
+)
 
 
 @command("See", "stretto explain ctr --decision 3")
@@ -34,9 +37,15 @@ def explain(
     version: Annotated[
         int | None, typer.Option("--decision", "-d", help="Explain only the decision of this version.")
     ] = None,
+    derivation: Annotated[
+        bool,
+        typer.Option("--derivation", help="Show how each plan was computed: measurements, model, candidates, round."),
+    ] = False,
 ) -> None:
-    """Explain every decision: what was measured, the fitted model and its error, the candidates, why this plan was
-    chosen, what it was predicted to bring, and what it brought."""
+    """Explain every decision in a sentence: what the change should bring, for how much, and what it brought.
+
+    With --derivation also what was measured, the fitted model and its error, the candidates, and why not another plan.
+    """
     with options.connect() as gateway:
         view = gateway.job(job)
     chosen = [d for d in view["decisions"] if version in (None, d["version"])]
@@ -46,12 +55,18 @@ def explain(
     if options.is_json:
         print_json({"job": job, "decisions": chosen, "refusals": view["refusals"], "data_workers": view.get("feeding")})
         return
-    console.print(decisions(view, chosen))
+    console.print(decisions(view, chosen, derivation))
 
 
-def decisions(view: Json, chosen: list[Json]) -> RenderableType:
-    """Render decisions of a job, oldest first, then refusals, losses and the end, under the job's name and plan."""
-    parts: list[RenderableType] = [head(view), *(_decision(decision) for decision in chosen)]
+def decisions(view: Json, chosen: list[Json], derivation: bool = True) -> RenderableType:
+    """Render decisions of a job, oldest first, then refusals, losses and the end, under the job's name and plan.
+
+    derivation: with how each plan was computed.
+    """
+    parts: list[RenderableType] = [head(view), Text(f"cost  {figures.cost(view.get('cost'))}")]
+    parts += [_decision(decision, derivation) for decision in chosen]
+    if chosen and not derivation:
+        parts.append(Text(f"stretto explain {view['name']} --derivation shows how it was computed", style="dim"))
     for refusal in view["refusals"][-REFUSALS_SHOWN:]:
         parts.append(
             Text(
@@ -96,8 +111,19 @@ def loss(each: Json) -> str:
     )
 
 
-def _decision(d: Json) -> RenderableType:
-    parts: list[RenderableType] = [_why(d)]
+def _decision(d: Json, derivation: bool) -> RenderableType:
+    title = f"[bold]v{d['version']} {d['kind']}[/bold]  {figures.clock(d['time_s'])}"
+    computed = _derivation(d) if derivation else ()
+    return Panel(
+        Group(Text(d.get("in_words") or (*d["reasons"], "")[0]), *computed, _outcome(d)),
+        title=title,
+        title_align="left",
+    )
+
+
+def _derivation(d: Json) -> list[RenderableType]:
+    """Render how a plan was computed."""
+    parts: list[RenderableType] = [_line("computed as", SPEED), _why(d)]
     if d["warm_start"] and d["warm_start"]["matches"]:
         parts.append(_warm_start(d["warm_start"]))
     if d["forecast"]:
@@ -110,9 +136,7 @@ def _decision(d: Json) -> RenderableType:
         parts.append(_front(d))
     if d["alternatives"]:
         parts.append(_alternatives(d))
-    parts.append(_outcome(d))
-    title = f"[bold]v{d['version']} {d['kind']}[/bold]  {figures.clock(d['time_s'])}"
-    return Panel(Group(*parts), title=title, title_align="left")
+    return parts
 
 
 def _line(label: str, text: str) -> RenderableType:

@@ -111,6 +111,7 @@ def _top(view: Json, width: int) -> Table:
         made.add_row("data", _partitions(view["data"], parts))
     if fed := _feed(view):
         made.add_row("feed", fed)
+    made.add_row("cost", figures.cost(view.get("cost")))
     if curve := view["learning"]:
         made.add_row("quality", _quality(curve, width - 60))
     return made
@@ -249,7 +250,7 @@ def _decisions(view: Json, width: int) -> list[RenderableType]:
             f"{'v' + str(decision['version']):<4} {decision['kind']:<12} {figures.clock(decision['time_s'])}  "
             f"{figures.short_plan(decision['plan']):<22} {brought:<18} "
         )
-        why = (decision["reasons"] or ("",))[0]
+        why = decision.get("in_words") or (*decision["reasons"], "")[0]
         lines += [_line(line + why)] if width >= WIDE else [_line(line), _line("     " + why, "dim")]
     if lines:
         lines.insert(

@@ -77,6 +77,21 @@ class Fed:
     after: list[float] = field(default_factory=list[float])
 
 
+@dataclass
+class Spending:
+    """Prices per hour of a job's plan and data workers, and rates of the windows under the first plan.
+
+    changed: another plan was decided, or data workers beyond the plan.
+    """
+
+    of_plan: float = 0.0
+    of_data_workers: float = 0.0
+    first_version: int = 0
+    began_s: float = 0.0
+    first_rates: list[float] = field(default_factory=list[float])
+    changed: bool = False
+
+
 class Evidence:
     """Facts of a job that no view shows: the basis of its next decision, and the events that closed it."""
 
@@ -91,6 +106,7 @@ class Evidence:
         self.returns: list[Returned] = []
         self.revisions = Revisions()
         self.fed = Fed()
+        self.spending = Spending()
         self.leases: dict[str, str] = {}
         """The shard that each worker leased last, by the worker's name."""
 

@@ -13,6 +13,7 @@ from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanRequested
 from stretto_messages.planner import CandidatesComputed, HistoryMatched, PlanProposed
 from stretto_wire.rest import views
+from stretto_wire.rest.sentences import sentence
 
 from .fold import GIVEN_UP_SHOWN, Fold, Returned, push
 
@@ -96,6 +97,8 @@ class JobFold(Fold):
             requeued=completed.requeued if completed else self.view.shards.requeued,
             given_up=[*completed.books.given_up[-GIVEN_UP_SHOWN:]] if completed and completed.books else [],
         )
+        if message.evaluation is not None:
+            self.view.quality = views.measures(message.evaluation)
         lost = given_up(completed) if completed and not message.shortfalls else None  # events of before have none
         self.view.shortfalls = [lost] if lost else [*message.shortfalls]
         self._end("finished", "")
@@ -146,35 +149,36 @@ class JobFold(Fold):
         view, evidence = self.view, self.evidence
         measured = evidence.measured_settled or evidence.measured
         before = message.throughput_before or (measured.throughput if measured else None)
+        cost_before = view.cost_per_hour
         view.plan, view.plan_version, view.cost_per_hour = message.plan, message.version, message.cost_per_hour
-        push(
-            view.decisions,
-            views.Decision(
-                version=message.version,
-                kind=message.kind,
-                time_s=self.time_s,
-                seq=self.seq,
-                plan=message.plan,
-                previous=message.previous,
-                throughput=message.throughput,
-                throughput_interval=message.throughput_interval,
-                throughput_before=before,
-                cost_per_hour=message.cost_per_hour,
-                reasons=message.reasons,
-                alternatives=message.alternatives,
-                algorithm=message.algorithm,
-                free_cpu_cores=message.free_cpu_cores,
-                free_memory_bytes=message.free_memory_bytes,
-                free_extended=message.free_extended,
-                round=message.round,
-                measured=measured,
-                fitted=view.model.basis() if view.model else None,
-                front=view.front if message.kind in ("improve", "measure", "fit-capacity") else None,
-                proposal=evidence.proposals.get(message.kind),
-                warm_start=evidence.warm_start if message.previous is None else None,
-                forecast=view.forecast if message.kind == "memory" else None,
-            ),
+        decision = views.Decision(
+            version=message.version,
+            kind=message.kind,
+            time_s=self.time_s,
+            seq=self.seq,
+            plan=message.plan,
+            previous=message.previous,
+            throughput=message.throughput,
+            throughput_interval=message.throughput_interval,
+            throughput_before=before,
+            cost_per_hour=message.cost_per_hour,
+            reasons=message.reasons,
+            alternatives=message.alternatives,
+            algorithm=message.algorithm,
+            free_cpu_cores=message.free_cpu_cores,
+            free_memory_bytes=message.free_memory_bytes,
+            free_extended=message.free_extended,
+            round=message.round,
+            measured=measured,
+            fitted=view.model.basis() if view.model else None,
+            front=view.front if message.kind in ("improve", "measure", "fit-capacity") else None,
+            proposal=evidence.proposals.get(message.kind),
+            warm_start=evidence.warm_start if message.previous is None else None,
+            forecast=view.forecast if message.kind == "memory" else None,
+            cost_before=cost_before,
         )
+        decision.in_words = sentence(decision)
+        push(view.decisions, decision)
         if view.status in ("submitted", "waiting"):
             view.status, view.reason = "starting", ""
         self._enter("applying", f"plan {message.version} ({message.kind})")

@@ -16,6 +16,7 @@ from stretto_messages.oom import OomForecast
 from stretto_messages.pods import PsReported, WorkerReported
 from stretto_messages.profiler import HotPsCleared, HotPsDetected, ProfileMeasured, StragglerCleared, StragglerDetected
 from stretto_wire.rest import views
+from stretto_wire.rest.sentences import sentence
 
 from .fold import Fold, push, record
 
@@ -86,6 +87,7 @@ class MeasurementFold(Fold):
             if decision.throughput_interval is not None:
                 interval = decision.throughput_interval
                 outcome.inside_interval = interval.low <= brought <= interval.high
+            decision.in_words = sentence(decision)
             return
 
     @fold.register

@@ -1,0 +1,108 @@
+"""One sentence on each decision, in the words that the console, the command and the client all show.
+
+A sentence has figures of three digits, prices in the currency of the job's prices, and no term of the model.
+"""
+
+from __future__ import annotations
+
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan, PlanKind
+
+from .views import Decision
+
+_ORDINALS = ("", "", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+_BEFORE: dict[PlanKind, str] = {
+    "fit-capacity": "the cluster has too little room: ",
+    "rebalance": "other jobs need the room: ",
+    "requested": "asked for by hand: ",
+}
+
+
+def sentence(decision: Decision) -> str:
+    """Return why a job has this size: what the change should bring, for how much, and what it brought."""
+    told = _first(decision) if decision.previous is None else _change(decision, decision.previous)
+    return f"{told[0].upper()}{told[1:]}."
+
+
+def _first(decision: Decision) -> str:
+    reason = "the job file asks for this size"
+    if decision.kind == "fit-capacity":
+        reason = "the cluster has no room for more"
+    elif decision.kind == "warm-start":
+        like = decision.warm_start is not None and decision.warm_start.matches
+        reason = (
+            "similar jobs ran well at about this size" if like else "no similar job has run here, so it starts small"
+        )
+    brought = decision.outcome.throughput
+    trains = "" if brought is None else f"; it trained {_three(brought)} samples a second"
+    return f"{reason}: {_count(decision.plan)} for {_three(decision.cost_per_hour)} an hour{trains}"
+
+
+def _change(decision: Decision, previous: Plan) -> str:
+    changes, brought = _changes(previous, decision.plan), decision.outcome.gain
+    before = decision.throughput_before
+    hope = None if before is None or decision.throughput is None else decision.throughput / before - 1
+    price = _price(decision)
+    if decision.kind == "memory":
+        promise = f"{changes}, so that parameter servers do not run full, {price}"
+    elif decision.kind == "measure":
+        hoped = "" if hope is None else f"{_percent(hope)} expected, "
+        promise = f"tried, to learn what it brings: {changes}, {hoped}{price}"
+    elif hope is None:
+        promise = f"{changes}, {price}"
+    else:
+        promise = f"{changes} should bring {_percent(hope)} {price}"
+    result = "" if brought is None else f"; it brought {_percent(brought - 1)}"
+    return f"{_BEFORE.get(decision.kind, '')}{promise}{result}"
+
+
+def _price(decision: Decision) -> str:
+    before = decision.cost_per_hour if decision.cost_before is None else decision.cost_before
+    more = decision.cost_per_hour - before
+    if abs(more) < 5e-4 * before or not more:
+        return "at the same price"
+    return f"for {_three(abs(more))} an hour {'more' if more > 0 else 'less'}"
+
+
+def _changes(old: Plan, new: Plan) -> str:
+    """Return what is more or less, as a noun: `a third worker and 0.5 cores more for each server`."""
+    found = [_pods("worker", old.workers, new.workers), _pods("parameter server", old.ps, new.ps)]
+    found.append(_size("core{s}", "worker", old.worker_cpu_cores, new.worker_cpu_cores))
+    found.append(_size("core{s}", "parameter server", old.ps_cpu_cores, new.ps_cpu_cores))
+    found.append(_size("GiB", "worker", old.worker_memory_bytes / GIB, new.worker_memory_bytes / GIB))
+    found.append(_size("GiB", "parameter server", old.ps_memory_bytes / GIB, new.ps_memory_bytes / GIB))
+    told = [each for each in found if each]
+    return " and ".join(filter(None, (", ".join(told[:-1]), told[-1]))) if told else "the same size"
+
+
+def _pods(role: str, old: int, new: int) -> str:
+    more = new - old
+    if more == 1 and new < len(_ORDINALS):
+        return f"a {_ORDINALS[new]} {role}"
+    if more:
+        return f"{abs(more)} {role}{'s' * (abs(more) != 1)} {'more' if more > 0 else 'less'}"
+    return ""
+
+
+def _size(unit: str, role: str, old: float, new: float) -> str:
+    more = abs(new - old)
+    if more < 5e-4 * old:
+        return ""
+    return f"{_three(more)} {unit.format(s='s' * (more != 1))} {'more' if new > old else 'less'} for each {role}"
+
+
+def _count(plan: Plan) -> str:
+    workers, servers = "s" * (plan.workers != 1), "s" * (plan.ps != 1)
+    return f"{plan.workers} worker{workers} and {plan.ps} parameter server{servers}"
+
+
+def _percent(share: float) -> str:
+    return f"{_three(100 * share, '+') if abs(share) < 0.1 else f'{100 * share:+.0f}'} %".replace("-", "−")
+
+
+def _three(value: float, sign: str = "") -> str:
+    """Format with at most three digits that count; thousands are separated."""
+    if abs(value) < 1000:
+        return f"{value:{sign}.3g}" if abs(value) >= 0.01 or not sign else f"{value:{sign}.2f}"
+    digits = len(f"{abs(value):.0f}") - 3
+    return f"{round(value, -digits):{sign},.0f}"
