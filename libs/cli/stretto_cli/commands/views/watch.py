@@ -141,7 +141,7 @@ def _partitions(data: Json, parts: Json) -> str:
 
 
 def _quality(curve: list[Json], width: int) -> str:
-    """Summarise the quality, from the first evaluation to the last: of windows alone where the last one is of a window."""
+    """Summarise the quality from the first evaluation to the last: on windows alone if the last one is on a window."""
     last = curve[-1]
     curve = [point for point in curve if point.get("trained_next") == last.get("trained_next")]
     of = f"on {escape(last['partition'])}, before it trains, " if last.get("trained_next") else ""
