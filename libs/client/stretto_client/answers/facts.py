@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import asdict
 from typing import get_args
 
 from stretto_messages.values import Plan
-from stretto_wire import document_of
 from stretto_wire.rest import views
 from stretto_wire.rest.views import OVER, JobView, PodView, Status
 
@@ -158,7 +158,7 @@ def job_card(job: JobFacts) -> str:
     heading = f"{job.name}: {job.state}, {job.share_done:.1%} of {progress.samples_total:,} samples"
     told = ", ".join(f"{name} {value:.4f}" for name, value in job.quality.items())
     lines = [f"plan v{view.plan_version}: {plan_text(view.plan)}", view.reason]
-    lines += [f"cost {figures.cost(document_of(view.cost))}", f"held-out {told}" if told else ""]
+    lines += [f"cost {figures.cost(asdict(view.cost))}", f"held-out {told}" if told else ""]
     if job.status == "training":
         lines.insert(1, figures.rate(progress.samples_per_s))
     stretches = [

@@ -6,12 +6,12 @@ A sentence has figures of three digits, prices in the currency of the job's pric
 from __future__ import annotations
 
 from stretto_messages.base import GIB
-from stretto_messages.values import Plan, PlanKind
+from stretto_messages.values import Plan
 
 from .views import Decision
 
 _ORDINALS = ("", "", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
-_BEFORE: dict[PlanKind, str] = {
+_BEFORE: dict[str, str] = {
     "fit-capacity": "the cluster has too little room: ",
     "rebalance": "other jobs need the room: ",
     "requested": "asked for by hand: ",

@@ -72,10 +72,10 @@ def check(
 def free(name: str) -> str:
     """Return a name that no job of this folder's installation has: `clicks`, or `clicks-2`. A name belongs to one job
     for ever; without an installation nothing is known, and the name stays."""
-    from stretto_client import ClientError, connect
+    from stretto_client import Client, ClientError, connect
 
     with contextlib.suppress(ClientError), connect() as gateway:
-        taken = {job.name for job in gateway.jobs(q=name)}
+        taken = {job.name for job in Client.jobs(gateway, q=name)}
         return next(each for each in (name, *(f"{name}-{number}" for number in count(2))) if each not in taken)
     return name
 
