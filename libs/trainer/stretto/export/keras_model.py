@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,17 +38,34 @@ def bytes_of(table: ExportedTable) -> int:
 
 def save(model: Any, path: Path) -> None:
     """Write a model as one file. Raises ExportRefused if Keras cannot write or load it, for the classes in it."""
-    kinds = {type(each) for each in [model, *layers_of(model)]}
-    own = {kind.__name__: kind for kind in kinds if kind.__module__.partition(".")[0] != "keras"}
-    try:
+    own = _own_classes(model)
+    with _refusing(model, own):
         model.save(path)
         if own:
             keras.models.load_model(path, own, compile=False)
+
+
+def check_described(model: Any) -> None:
+    """Raise ExportRefused if Keras cannot describe a model, which it does before it writes one."""
+    with _refusing(model, _own_classes(model)):
+        keras.saving.serialize_keras_object(model)
+
+
+def _own_classes(model: Any) -> dict[str, type[Any]]:
+    kinds = {type(each) for each in [model, *layers_of(model)]}
+    return {kind.__name__: kind for kind in kinds if kind.__module__.partition(".")[0] != "keras"}
+
+
+@contextlib.contextmanager
+def _refusing(model: Any, own: Mapping[str, type[Any]]) -> Generator[None]:
+    try:
+        yield
     except Exception as error:  # whatever a class of the user's raises
         why = " ".join(str(error).split())[:200]
+        named = sorted(name for name, kind in own.items() if kind.__module__.partition(".")[0] != "stretto")
         raise ExportRefused(
             f"Keras cannot save {type(model).__name__} as a .keras file and load it again ({type(error).__name__}: "
-            f"{why}): give {', '.join(sorted(own)) or 'it'} a get_config() and a constructor that takes what it "
+            f"{why}): give {', '.join(named) or 'it'} a get_config() and a constructor that takes what it "
             "returns, or use --format savedmodel or --format parquet"
         ) from error
 

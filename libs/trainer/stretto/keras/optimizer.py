@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, cast
 
+import numpy as np
 from stretto_parameters import InputRefused
 
 from ..errors import ModelRefused
@@ -80,7 +81,7 @@ def from_keras(given: Any, batch_size: int) -> Update:
 def _rate(name: str, given: Any, batch_size: int) -> Rate:
     """Return a learning rate by samples trained."""
     if isinstance(given, (int, float)):
-        return float(given)
+        return float(str(np.float32(given)))  # Keras keeps it as float32: 0.001, not 0.0010000000474974513
     kind, options = "", cast("dict[str, Any]", {})
     if isinstance(given, dict) and given.get("module") == "keras.optimizers.schedules":
         kind, options = str(given["class_name"]), cast("dict[str, Any]", given["config"])

@@ -20,7 +20,7 @@ from stretto_messages.base import counted
 from stretto_wire import JobSpec, WireError
 from stretto_wire.jobspec.commented import commented
 
-from ..errors import DataError, StrettoError
+from ..errors import DataError, ExportRefused, StrettoError
 from ..model.entry_point import Task, check_reads_partitions, load, read_of
 from ..progress import speaker
 
@@ -72,6 +72,8 @@ class Figures:
     """The update of every parameter: optimizer, rate and clipping."""
     compared: str
     """Why the first steps are not compared with those of the framework alone; "" where they are the same."""
+    export: str
+    """Why the usual export will be refused; "" where nothing speaks against it."""
     samples_read: int
     read_samples_per_s: float
     steps_per_s: float
@@ -277,6 +279,7 @@ def _measured(program: Program, request: CheckRequest, samples: int) -> Figures:
         framework=program.framework,
         rule=program.update.told(),
         compared=compared,
+        export=_export_refused(program),
         samples_read=read,
         read_samples_per_s=read / read_s,
         steps_per_s=1.0 / max(1e-9, window.step_s),
@@ -287,6 +290,18 @@ def _measured(program: Program, request: CheckRequest, samples: int) -> Figures:
         dense_parameters=program.layout.dense_size,
         worker_memory_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     )
+
+
+def _export_refused(program: Program) -> str:
+    if program.framework != "Keras":
+        return ""
+    from ..export.keras_model import check_described
+
+    try:
+        check_described(program.model)
+    except ExportRefused as refused:
+        return str(refused)
+    return ""
 
 
 def _job(request: CheckRequest, samples: int, task: Task | None) -> dict[str, Any]:

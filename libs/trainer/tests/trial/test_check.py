@@ -76,6 +76,7 @@ def test_a_model_without_fault_gets_figures_and_a_job_file():
     assert report.figures.bytes_per_million_keys == 1e6 * report.figures.row_bytes[0] > 32e6
     assert report.figures.steps_per_s > 0
     assert (report.figures.rule[:28], report.figures.compared) == ("Adagrad(learning_rate=0.05, ", "")
+    assert report.figures.export == ""
     job = read_job(report.job)
     assert (job.model.entry, job.model.arguments) == ("user_code:Good", {"data": "d", "dimension": 4})
     assert (job.dataset.samples, job.evaluate) == (2000, 100)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 from stretto_client import figures
 from stretto_wire.errors import WireError
 from stretto_wire.jobspec.jobfile import argument
@@ -117,4 +118,6 @@ def _shown(report: dict[str, Any], write: Path | None) -> Any:
     ):
         shown.add_row(what, value)
     console.print(shown)
+    if found["export"]:
+        console.print(f"[yellow]export[/yellow]  {escape(found['export'])}", highlight=False)
     return f"nothing is in the way; {'--write FILE gives its job file' if write is None else f'see {write}'}"
