@@ -121,7 +121,7 @@ async def test_a_log_is_read_part_by_part_from_the_store_after_its_pod(kind: str
     """Keep a log of more than a megabyte, let the pod go, and read it as the gateway does."""
     backend: Any = Backend("".join(f"line {number}\n" for number in range(200_000)))
     store = bucket if kind == "bucket" else f"file://{tmp_path}/store"
-    logs = PodLogs(backend, store)
+    logs = PodLogs(backend, store, EVENTS_KEPT_S)
     await logs.keep("ads", "worker-0")
     await logs.close()
     whole, backend.text = backend.text, ""
@@ -135,7 +135,9 @@ async def test_a_log_is_read_part_by_part_from_the_store_after_its_pod(kind: str
     assert len(read) == 1 << 20
     assert whole.endswith(read)
     assert await logs.part("ads", "worker-1", 0) is None
-    assert await PodLogs(backend, "").part("ads", "worker-0", 0) is None, "without a store nothing is kept"
+    assert await PodLogs(backend, "", EVENTS_KEPT_S).part("ads", "worker-0", 0) is None, (
+        "without a store nothing is kept"
+    )
 
 
 @pytest.mark.parametrize("kind", ["bucket", "folder"])
@@ -143,20 +145,20 @@ async def test_logs_go_when_they_are_as_old_as_events_that_go(kind: str, bucket:
     """Method: the clock of the service, now and a month on."""
     backend: Any = Backend("last words")
     store = bucket if kind == "bucket" else f"file://{tmp_path}/store"
-    logs = PodLogs(backend, store)
+    logs = PodLogs(backend, store, EVENTS_KEPT_S)
     await logs.keep("ads", "worker-0")
     await logs.close()
     backend.text = ""
     await logs.clear(time.time())
     assert await logs.part("ads", "worker-0", 0) == ("last words", False), "younger ones stay"
-    a_month_later = PodLogs(backend, store)
+    a_month_later = PodLogs(backend, store, EVENTS_KEPT_S)
     await a_month_later.clear(time.time() + EVENTS_KEPT_S + 60)
     assert await a_month_later.part("ads", "worker-0", 0) is None
 
 
 async def test_a_store_that_is_away_costs_the_log_alone(tmp_path: Path) -> None:
     backend: Any = Backend("last words")
-    logs = PodLogs(backend, "file:///proc/stretto")
+    logs = PodLogs(backend, "file:///proc/stretto", EVENTS_KEPT_S)
     await logs.keep("ads", "worker-0")
     await logs.close()
     assert await logs.part("ads", "worker-0", 0) == ("last words", False), "from where the pod ran"

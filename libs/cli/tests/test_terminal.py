@@ -89,5 +89,5 @@ def test_commands_print_on_a_terminal_without_utf_8(tmp_path: Path, environment:
         )
         told[words[-1]] = (done.stdout + done.stderr).decode("ascii")
     assert "stretto demo" in told["--help"]
-    assert "cannot read" in json.loads(told["json"])["error"]["message"]
-    assert told["é…\udcff.yaml"].startswith("error: cannot read ")
+    assert "not in UTF-8" in json.loads(told["json"])["error"]["message"]
+    assert "not in UTF-8; rename the file" in told["é…\udcff.yaml"]

@@ -312,7 +312,7 @@ def test_a_job_that_has_just_begun_has_no_rate_yet() -> None:
     assert " 0/s" not in told
     listed = adapter_of(JobSummary).dump_python(summary(view(), 0.0), mode="json")
     (_, line) = shown(render.jobs([{**listed, "samples_per_s": 0.0, "stalled_since_s": None}], 100), 100)
-    assert line.split()[-1] == "…"
+    assert "…" in line.split()
 
 
 def test_teams_are_listed_where_there_are_any() -> None:

@@ -35,7 +35,7 @@ async def test_a_backup_is_restored_with_the_events_for_tools_outside(
     trust = server.folder / "keys" / "server" / "trust.conf"
     taken = command(server, "operator", "backup", folder, "--trust", str(trust))
     assert taken.returncode == 0, taken.stderr
-    assert "STRETTO: 1 messages up to 1" in taken.stdout
+    assert "STRETTO: 1 message up to 1" in taken.stdout
     async with empty_server(tmp_path / "other") as (other, restored):
         assert other.keys is not None
         keeper = {"STRETTO_STREAMS_EXTERNAL_CREDENTIALS": str(other.keys.keeper_folder)}

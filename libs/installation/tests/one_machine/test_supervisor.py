@@ -293,7 +293,7 @@ def test_what_a_supervisor_leaves_that_is_killed_while_it_ends_the_others_is_end
             supervisor.kill()
             done = told.result()
         assert done.exit_code == 0
-        assert "1 processes that it had left were ended now" in " ".join(done.stdout.split())
+        assert "what it had left was ended now: 1 process" in " ".join(done.stdout.split())
         assert not left.is_running()
     finally:
         end_all([supervisor, left], 0.0)

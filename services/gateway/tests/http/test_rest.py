@@ -109,7 +109,10 @@ def test_everything_that_is_wrong_with_a_specification_is_told_with_its_place(ga
         ("dataset.samples", "0", 4, 3),
     ]
     assert "optimizer?" in told["remedy"]
-    assert (twice["field"], twice["value"]) == ("name", "line 1 and line 5")
+    assert [(one["field"], one["value"]) for one in twice["errors"]] == [
+        ("model.optimiser", "adam"),
+        ("name", "line 1 and line 5"),
+    ]
     assert (len(many["errors"]), many["count"]) == (20, 30)
 
 
