@@ -57,7 +57,7 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
     teamed = ("team",) if any(job["team"] != DEFAULT_TEAM for job in found) else ()
     dated = ("submitted",) if width >= WIDTH_WITH_TIMES else ()
     told = ("quality",) if width >= WIDTH_WITH_TIMES else ()
-    stored = ("disk",) if any(job["stored_bytes"] for job in found) else ()
+    stored = ("disk",) if any(job.get("stored_bytes") for job in found) else ()
     right = ("done", "speed", "cost", *stored)
     made = table("job", *teamed, "state", *dated, "plan", "done", "speed", *told, "cost", *stored, right=right)
     remarks: list[RenderableType] = []
@@ -74,7 +74,7 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
             _speed(job),
             *([_brief(job.get("quality", []))] if told else []),
             figures.money(job.get("cost_so_far")),
-            *([figures.size(job["stored_bytes"])] if stored else []),
+            *([figures.size(job.get("stored_bytes"))] if stored else []),
         )
         if since_s is not None:
             remarks.append(Text(f"{job['name']}: no sample since {figures.clock(since_s)}", style="red"))
@@ -95,7 +95,7 @@ def _stored_by_team(found: list[Json], teamed: bool) -> list[RenderableType]:
     """Return what the checkpoints of each team take in the store, in a line."""
     teams = Counter[str]()
     for job in found:
-        teams[job["team"]] += job["stored_bytes"] or 0
+        teams[job["team"]] += job.get("stored_bytes") or 0
     told = ", ".join(f"team {team} {figures.size(size)}" for team, size in teams.most_common())
     return [Text(f"checkpoints in the store: {told}", style="dim")] if teamed and any(teams.values()) else []
 

@@ -112,7 +112,10 @@ def interval(value: dict[str, float] | None, form: str = "{:,.0f}") -> str:
 
 def money(value: float | None) -> str:
     """Format an amount in the currency of a job's prices with three digits."""
-    return "–" if value is None else f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
+    if value is None:
+        return "–"
+    told = f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
+    return f"{value:.8f}".rstrip("0").rstrip(".") if "e" in told else told
 
 
 def cost(found: dict[str, Any] | None) -> str:

@@ -42,6 +42,10 @@ def decision(kind: PlanKind = "improve", gain: float | None = None, **changes: A
         (replace(decision("rebalance", workers=1), cost_before=0.2, throughput=None),
          "Other jobs need the room: 1 worker less, for 0.085 an hour less."),
         (replace(decision(workers=40), cost_before=0.115), "38 workers more should bring +45 % at the same price."),
+        (replace(decision(workers=3), throughput_before=0.0, cost_per_hour=0.00012, cost_before=0.00008),
+         "A third worker, for 0.00004 an hour more."),
+        (replace(decision(workers=3), cost_before=0.115 - 999.7), "A third worker should bring +45 % for 1,000 an hour "
+         "more."),
     ],
 )  # fmt: skip
 def test_a_change_says_what_it_should_bring_for_how_much_and_what_it_brought(given: Decision, told: str) -> None:

@@ -35,7 +35,7 @@ def fail_beyond_samples_given_up(state: ActuatorState, samples: int) -> Facts:
 
     The share is judged once the number of all samples is known.
     """
-    total, most = state.samples_known or state.samples_total, state.samples_given_up_max
+    total, most = max(state.samples_known, state.samples_total), state.samples_given_up_max
     if most is None and total == 0:
         return []
     allowed = total * GIVEN_UP_PERCENT // 100 if most is None else most
@@ -57,9 +57,13 @@ def fail_beyond_samples_given_up(state: ActuatorState, samples: int) -> Facts:
 
 
 def fail_without_metric(state: ActuatorState, event: EvaluationMeasured) -> Facts:
-    """Fail the job if its evaluations lack the metric that its best model has the best value of."""
+    """Fail the job if its first evaluation lacks the metric by which its best model is found.
+
+    A later one may lack it, as a mean of no samples or one that is not finite.
+    """
     found = measures(event.evaluation)
-    if state.best_metric in ("", *found) or event.trained_next:
+    if state.best_metric in ("", *found):
+        state.best_metric = ""
         return []
     known = ", ".join(found)
     return fail(state, f"best.metric is {state.best_metric!r}; name one that evaluations of this model have: {known}")

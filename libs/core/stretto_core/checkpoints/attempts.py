@@ -58,9 +58,9 @@ def begin(state: CheckpointState, now: float) -> str:
     state.requested = False
     if final:
         state.final_due = False
-    state.attempt = Attempt(
-        name, url_of(state, name), list(state.servers), now, final, base_for_next(state, final), best=state.best_due
-    )
+    base = base_for_next(state, alone=final or state.best_due)
+    state.attempt = Attempt(name, url_of(state, name), list(state.servers), now, final, base, best=state.best_due)
+    state.best_due = False
     return name
 
 
@@ -85,20 +85,23 @@ def drop(state: CheckpointState) -> Attempt | None:
     if attempt is not None:
         expire(state, attempt.url)
         state.attempt = None
+        state.best_due = state.best_due or attempt.best
     return attempt
 
 
 def undo_completion(state: CheckpointState) -> Attempt | None:
     """Give up the attempt and return it: parameters were lost, so a completed job has its last part trained again.
 
-    That part has its last checkpoint then.
+    That part has its last checkpoint then. The model of the best evaluation is gone, unless a checkpoint has it.
     """
     state.completed = False
     state.final_due = state.final
     state.final_failures = 0
     state.final_failure = ""
     state.final_not_before_s = 0.0
-    return drop(state)
+    attempt = drop(state)
+    state.best_due = False
+    return attempt
 
 
 def saved(state: CheckpointState, attempt: Attempt, found: ImagesSaved) -> CheckpointSaved:

@@ -19,12 +19,13 @@ DIFFERENCES_SHARE_MAX = 0.5
 """Bytes of all differences of a chain, as a share of its full checkpoint: what a return reads at most in addition."""
 
 
-def base_for_next(state: CheckpointState, final: bool) -> str:
+def base_for_next(state: CheckpointState, alone: bool) -> str:
     """Return the name of the complete checkpoint that the next one adds to; "": the next one is full.
 
-    The last checkpoint is the job's result, and stands alone.
+    ``alone``: the last checkpoint, the job's result, and that of its best model add to no other, so that each is kept
+    by itself.
     """
-    if final or not state.complete:
+    if alone or not state.complete:
         return ""
     newest = state.complete[-1]
     names = chain(state, newest.id)

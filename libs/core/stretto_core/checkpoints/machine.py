@@ -165,10 +165,10 @@ class CheckpointMachine:
         if state.attempt is not None and state.attempt.stage == "taking":
             attempts.drop(self.state)
         if finished and state.complete and is_final(state.complete[-1].id):
-            kept = {state.complete[-1].id, *chains.chain(state, state.best)}
+            kept = {state.complete[-1].id, state.best}
             state.expired += [earlier.url for earlier in reversed(state.complete) if earlier.id not in kept]
             state.complete = [reference for reference in state.complete if reference.id in kept]
-            state.bases = {name: base for name, base in state.bases.items() if name in kept}
+            state.bases = {}
         return facts
 
     # servers ---------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class CheckpointMachine:
         state = self.state
         state.attempt = None
         if attempt.best:
-            state.best, state.best_due = attempt.id, False
+            state.best = attempt.id
         attempts.complete(state, attempt.reference, chains.chain(state, attempt.base) if attempt.base else [])
         attempts.begin_if_due(self.state, now)
         return [attempts.flushed(state, attempt, event.took_s)]

@@ -62,6 +62,12 @@ class Best:
         self.value, self.samples_done, self.not_better = value, samples_done, 0
         return True
 
+    def return_to(self, samples_done: int) -> None:
+        """Forget the evaluations after so many samples, whose models are gone."""
+        self.not_better = 0
+        if self.samples_done > samples_done:
+            self.value, self.samples_done = None, 0
+
     @property
     def verdict(self) -> str:
         """Why training stops; empty while it goes on."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from stretto_messages import values
 from stretto_messages.actuator import JobFailed, ParametersLost, PodExited
@@ -94,7 +94,12 @@ LedgerEvent = (
 class ShardLedger:
     """The ledger of one job. Larger than 250 lines: every method changes the same books, leases and workers."""
 
-    version: int = 1
+    version: int = 2
+
+    @staticmethod
+    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Continue a state of version 1, which knew neither windows nor a best evaluation."""
+        return state
 
     def __init__(self, state: LedgerState | None = None, settings: LedgerSettings | None = None) -> None:
         self.state: LedgerState = state or LedgerState()
@@ -251,6 +256,8 @@ class ShardLedger:
         st.finished.clear()
         st.ended.returned_to(event.checkpoint)
         st.mark, st.loss = None, 0
+        if st.best is not None:
+            st.best.return_to(st.book.samples_done)
         if st.held_out is not None:
             st.evaluate_at = (st.book.samples_done // st.held_out.every + 1) * st.held_out.every
         for worker in st.workers.values():  # a remembered lease is of the time that was undone
@@ -264,7 +271,7 @@ class ShardLedger:
             return
         st.closed, st.loss, st.servers_version = "", event.version, event.version
         if st.evaluating is not None and st.evaluating.window is not None:
-            st.evaluating = None  # it begins anew once the columns have what they lost
+            st.drop_evaluation()  # it begins anew once the columns have what they lost
         st.distrust_reports(st.book)
 
     def _recompute(self, event: ColumnsRestored, now: float) -> list[Action]:

@@ -262,6 +262,7 @@ class Source:
         """Return the position of ``mark`` in the same data, with the samples that have arrived since."""
         back = mark.copy()
         back.epochs, back.complete, back.windowed = self.epochs, self.complete, self.windowed
+        back.stopped = mark.stopped if self.stopped else ""  # of this job: another one goes on from a stopped job
         if self.spec.growing:
             back.epoch = 0
             known = mark.partitions | self.partitions

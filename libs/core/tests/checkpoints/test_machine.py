@@ -166,6 +166,25 @@ def test_the_checkpoint_after_the_best_evaluation_is_taken_at_once_and_kept_unti
     assert len(set(job.state.expired)) == 7, "the first one, five more and the failed attempt"
 
 
+def test_a_better_evaluation_during_the_best_checkpoint_has_one_of_its_own_and_a_lost_model_has_none() -> None:
+    job = served()
+    job.complete()
+    job.tell(evaluated(best=True))
+    taking = job.state.attempt.id
+    job.tell(evaluated(best=True))
+    job.complete()
+    job.complete()
+    assert [one.checkpoint.id for one in job.told(CheckpointFlushed) if one.best] == [taking, "job-000003"]
+    assert job.state.best == "job-000003"
+    job.tell(evaluated(best=True))
+    job.serve(2, ())  # all parameters are lost, and those of that evaluation with them
+    job.serve(3)
+    job.tell(parameters_restored(job.state.restore.id, job.state.complete[-1], (0, 1)))
+    job.after(10)
+    job.complete()
+    assert job.state.best == "job-000003"
+
+
 def test_on_demand_only() -> None:
     job = Job(JobOpened("job", "file:/store/job"))
     assert not job.machine.ticking

@@ -88,6 +88,21 @@ def test_training_stops_after_so_many_evaluations_that_are_not_better_and_its_bo
     assert not faults_of(harness.ledger.state)
 
 
+def test_a_return_forgets_evaluations_of_models_that_are_gone_and_another_job_goes_on_from_a_stopped_one() -> None:
+    stopped = trained(Best("loss", False, patience=1), [0.5, 0.4, 0.6])
+    mark = stopped.tell(mark_ledger("m")).book
+    assert (mark.source.stopped != "", mark.samples_done) == (True, 600)
+    other = LedgerHarness(mark.data, epochs=2)
+    other.tell(LedgerRestored(mark))
+    assert other.lease("worker-0").length
+    assert other.audit().book.samples_waiting == 1600 - 600 - 40
+    best = Best("loss", False, value=0.4, samples_done=400, not_better=1)
+    best.return_to(500)
+    assert (best.value, best.not_better) == (0.4, 0)
+    best.return_to(300)
+    assert (best.value, best.samples_done) == (None, 0)
+
+
 def test_without_patience_or_gain_all_is_trained_and_another_metric_is_never_the_best() -> None:
     for best in (Best("loss", False), Best("mae", False, patience=1)):
         (completed,) = trained(best, [0.5, 0.6]).said(JobCompleted)

@@ -94,6 +94,7 @@ def test_a_return_to_a_checkpoint_evaluates_the_window_again_and_one_that_is_los
     harness.tell(LedgerRestored(harness.tell(mark_ledger("m")).book))
     evaluated = harness.until("evaluate")
     harness.tell(parameters_lost(1))
+    assert not any(worker.lease for worker in harness.ledger.state.workers.values())
     assert harness.after("worker-0", evaluated) is None  # it came too late: some columns were those of a checkpoint
     assert not harness.measured
     harness.tell(columns_restored(1, "none", columns=0))

@@ -203,10 +203,11 @@ def end_pods(folder: Path, grace_s: float) -> int:
     A pod that is about to start, or ends slowly, starts processes meanwhile: they are looked for until there are none.
     """
     ended = 0
-    for pod in (folder / "pods").glob("*/*/pod.json"):
-        with contextlib.suppress(OSError):  # a full disk: it counts as a loss
-            if not (pod.parent / "exit").exists():
-                (pod.parent / EVICTED).touch()
+    pods = folder.resolve() / "pods"
+    for pod in [each.parent for each in pods.glob("*/*/pod.json")]:
+        with contextlib.suppress(OSError):  # a full disk: it counts as a loss; or a link, which a job has laid there
+            if pod.resolve() == pod and not (pod / "exit").exists():
+                os.close(os.open(pod / EVICTED, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
     for _ in range(ROUNDS_MAX):
         found = pods_of(folder)
         if not found:

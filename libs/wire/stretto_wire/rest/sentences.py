@@ -41,7 +41,7 @@ def _first(decision: Decision) -> str:
 def _change(decision: Decision, previous: Plan) -> str:
     changes, brought = _changes(previous, decision.plan), decision.outcome.gain
     before = decision.throughput_before
-    hope = None if before is None or decision.throughput is None else decision.throughput / before - 1
+    hope = None if not before or decision.throughput is None else decision.throughput / before - 1
     price = _price(decision)
     if decision.kind == "memory":
         promise = f"{changes}, so that parameter servers do not run full, {price}"
@@ -102,7 +102,8 @@ def _percent(share: float) -> str:
 
 def _three(value: float, sign: str = "") -> str:
     """Format with at most three digits that count; thousands are separated."""
-    if abs(value) < 1000:
-        return f"{value:{sign}.3g}" if abs(value) >= 0.01 or not sign else f"{value:{sign}.2f}"
+    if abs(value) < 999.5:
+        told = f"{value:{sign}.3g}" if abs(value) >= 0.01 or not sign else f"{value:{sign}.2f}"
+        return f"{value:.8f}".rstrip("0").rstrip(".") if "e" in told else told
     digits = len(f"{abs(value):.0f}") - 3
     return f"{round(value, -digits):{sign},.0f}"

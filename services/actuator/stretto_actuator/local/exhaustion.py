@@ -25,8 +25,9 @@ from .records import Record, Records
 
 LOOK_S = 1.0
 LOOPBACK = "127.0.0.1"
-MANY = 500
-"""Open files of a pod with fewer than which it has not used up anything (taste)."""
+MANY = 1500
+"""Open files of a pod with fewer than which it has not used up anything: n files make at most n²/4 watches of epoll, of
+which a user has millions, and the kernel gives 28,000 ports. An honest pod may have some hundred files open (taste)."""
 
 TABLES_MOST = 64
 """Tables of open files beyond which a process hides them: all threads of an honest one have the same (taste)."""
@@ -58,7 +59,7 @@ class Guard:
             try:
                 if found := used_up():
                     await asyncio.to_thread(self._end_greediest, found)
-            except OSError as error:  # the machine lacks more than that, such as files: it is tried again
+            except Exception as error:  # the machine lacks more than that, such as files: it is tried again
                 log.warning("what all processes need is used up, and who did it is not known yet", error=str(error))
 
     def _end_greediest(self, found: str) -> None:

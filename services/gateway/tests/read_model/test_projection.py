@@ -332,7 +332,7 @@ FINISHED = finished("a", 2000, rows=7)
 
 
 def flushed(name: str, best: bool = False) -> CheckpointFlushed:
-    at = CheckpointRef(id=name, url=f"file:///store/{name}/manifest.json", samples=1, size_bytes=1, ps=1)
+    at = CheckpointRef(id=name, url=f"file:///store/a/{name}/manifest.json", samples=1, size_bytes=1, ps=1)
     return CheckpointFlushed(job="a", checkpoint=at, took_s=1.0, best=best)
 
 
@@ -346,6 +346,7 @@ def test_a_job_says_what_its_checkpoints_take_in_the_store() -> None:
         ((kept, COMPLETED, final), 31),
         ((kept, COMPLETED, final, FINISHED), 1),
         ((kept, COMPLETED, FINISHED, final), 1),
+        ((flushed("a-000001", best=True), kept, COMPLETED, final, FINISHED), 2),
         ((kept, JobFailed(job="a", reason="no")), 30),
     ):
         view = fold(submitted(), *told).jobs["a"]
@@ -360,7 +361,7 @@ def test_a_final_checkpoint_that_was_not_stored_is_the_reason_of_the_finished_jo
     assert view.reason == (
         "the trained parameters are lost and cannot be exported: final checkpoint not stored: No space left on device; "
         "mend the store and submit the job under another name with checkpoint.restore_from = "
-        "file:///store/a-000001/manifest.json, the last one that was stored"
+        "file:///store/a/a-000001/manifest.json, the last one that was stored"
     )
     assert summary(view, 9.0).reason == view.reason
     assert view.best_checkpoint is None

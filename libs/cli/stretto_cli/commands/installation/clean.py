@@ -85,7 +85,8 @@ def _days(older_than: float | None, named: bool, checkpoints: bool) -> dict[str,
     if checkpoints or (kept.kept_checkpoints_days is not None and not named):
         days[disk.CHECKPOINTS] = kept.kept_checkpoints_days or kept.kept_pods_days
     given = older_than if older_than is not None else 0.0 if named else None
-    return days if given is None else dict.fromkeys(days, given)
+    asked = days if checkpoints else {kind: kept_days for kind, kept_days in days.items() if kind != disk.CHECKPOINTS}
+    return days if given is None else days | dict.fromkeys(asked, given)
 
 
 def _needed(gateway: Documents, known: dict[str, Any]) -> set[str]:

@@ -124,7 +124,7 @@ def check_trusted(view: Json, path: str | None, is_own: bool) -> None:
 
 def best_of(view: Json) -> str:
     """Return the URL of the checkpoint after the best evaluation. Raises BadInput if there is none."""
-    if found := view["best_checkpoint"]:
+    if found := view.get("best_checkpoint"):
         return str(found["url"])
     name = view["name"]
     if not view["spec"].get("best"):

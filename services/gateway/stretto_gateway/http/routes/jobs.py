@@ -41,7 +41,13 @@ PARTIAL: Responses = {
     200: {**TAGGED[200], **components.content("application/json", components.PARTS)},
 }
 Statuses = Annotated[list[Status], Query(max_length=8, description="only jobs in one of these states")]
-Order = Annotated[paging.Order, Query(description="by the time of submission or the name; with a minus backwards")]
+Order = Annotated[
+    paging.Order,
+    Query(
+        description="by the time of submission, name, state, share done, speed, cost or loss; with a minus backwards. "
+        "By all but the first two, a job that moves between two pages may be on both, or on neither"
+    ),
+]
 At = Annotated[
     int | None,
     Query(ge=1, le=SEQ_MAX, description="as it was after the event with this sequence; none: as it is now"),

@@ -24,8 +24,10 @@ REQUESTS = 100
 def judge(view: views.JobView) -> None:
     """Say how a finished job ended; the end of its final checkpoint may be known only afterwards."""
     stored = [each.checkpoint for each in view.checkpoints if each.stage in ("stored", "restored") and each.checkpoint]
-    if stored and is_final(stored[-1].id):
-        view.stored_bytes = stored[-1].size_bytes  # the earlier ones go with the job's end
+    own = [each for each in stored if each.url.split("/")[-3:-2] == [view.name]]  # not the one that it started from
+    if own and is_final(own[-1].id):  # the others go with the job's end, but for the best one
+        best = view.best_checkpoint
+        view.stored_bytes = own[-1].size_bytes + (best.size_bytes if best and best.id != own[-1].id else 0)
     unstored = not_stored(view.final_checkpoint_failure, stored[-1].url if stored else "")
     others = [each for each in view.shortfalls if each.kind != "not-stored"]
     view.shortfalls = [unstored, *others] if unstored else others
