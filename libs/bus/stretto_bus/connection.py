@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from nats.aio.client import Client, Srv
+from nats.aio.client import DEFAULT_BUFFER_SIZE, Client, Srv
 from nats.aio.msg import Msg
 from nats.errors import BadSubjectError, ConnectionClosedError, Error, MaxPayloadError, OutboundBufferLimitError
 
@@ -107,9 +107,12 @@ class Connection(Client):
         await self.force_reconnect()
 
     async def _connect_to_server(self, s: Srv) -> None:
-        if not self._transport and s.uri.scheme in ("nats", "tls"):
-            self._transport = Transport()
-        await super()._connect_to_server(s)
+        """Connect by a line of ours: nats-py takes one that is not connected yet for none, and makes its own."""
+        if s.uri.scheme not in ("nats", "tls"):
+            await super()._connect_to_server(s)
+            return
+        self._transport = Transport()
+        await self._transport.connect(s.uri, DEFAULT_BUFFER_SIZE, self.options["connect_timeout"])
 
     async def _attempt_reconnect(self) -> None:
         """Abort the old line, then reconnect: nats-py waits until all written bytes have left, which takes minutes on

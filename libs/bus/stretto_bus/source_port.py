@@ -30,7 +30,7 @@ async def open_line(host: str, port: int, limit: int = 2**16) -> tuple[asyncio.S
 
 
 class Transport(TcpTransport):
-    """The line of nats-py, by ``open_line``."""
+    """The line of nats-py, by ``open_line``. A cancellation ends it, where ``asyncio.wait_for`` may lose one."""
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         async with asyncio.timeout(connect_timeout):
