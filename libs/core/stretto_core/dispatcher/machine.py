@@ -271,7 +271,7 @@ class ShardLedger:
             return
         st.closed, st.loss, st.servers_version = "", event.version, event.version
         if st.evaluating is not None and st.evaluating.window is not None:
-            st.drop_evaluation()  # it begins anew once the columns have what they lost
+            self._drop_evaluation()  # it begins anew once the columns have what they lost
         st.distrust_reports(st.book)
 
     def _recompute(self, event: ColumnsRestored, now: float) -> list[Action]:
@@ -369,6 +369,13 @@ class ShardLedger:
         return shard_message(worker.ahead) if worker.ahead is not None else None
 
     # held-out samples ------------------------------------------------------------------------------------------
+
+    def _drop_evaluation(self) -> None:
+        """Drop the running evaluation, and the leases of its shards: a late result must not enter another one."""
+        for worker in self.state.workers.values():
+            if worker.lease is not None and worker.lease.held_out:
+                worker.lease, worker.request_id, worker.reply = None, "", None
+        self.state.evaluating = None
 
     def _open_window(self, book: Book) -> None:
         """Begin to evaluate the next window once all before it is trained; a first one is only trained."""

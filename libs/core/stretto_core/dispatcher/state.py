@@ -337,13 +337,6 @@ class LedgerState:
                 self.take_back(self.book, worker)
         self.evaluating = None
 
-    def drop_evaluation(self) -> None:
-        """Drop the running evaluation, and the leases of its shards: a late result must not enter another one."""
-        for worker in self.workers.values():
-            if worker.lease is not None and worker.lease.held_out:
-                worker.lease, worker.request_id, worker.reply = None, "", None
-        self.evaluating = None
-
     def samples_seen(self, book: Book) -> int:
         """Return the samples done, reported offsets of incomplete shards included."""
         return book.samples_done + sum(shard.offset for shard in self.open(book))
