@@ -107,7 +107,7 @@ class Connection(Client):
         await self.force_reconnect()
 
     async def _connect_to_server(self, s: Srv) -> None:
-        """Connect by a line of ours: nats-py takes one that is not connected yet for none, and makes its own."""
+        """Connect to a server by our transport: nats-py replaces any transport that is not connected yet by its own."""
         if s.uri.scheme not in ("nats", "tls"):
             await super()._connect_to_server(s)
             return

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
+from stretto_messages.base import three_digits
+
 _BARS = "▁▂▃▄▅▆▇█"
 
 
@@ -112,10 +114,7 @@ def interval(value: dict[str, float] | None, form: str = "{:,.0f}") -> str:
 
 def money(value: float | None) -> str:
     """Format an amount in the currency of a job's prices with three digits."""
-    if value is None:
-        return "–"
-    told = f"{value:.3g}" if abs(value) < 999.5 else f"{value:,.0f}"
-    return f"{value:.8f}".rstrip("0").rstrip(".") if "e" in told else told
+    return "–" if value is None else three_digits(value)
 
 
 def cost(found: dict[str, Any] | None) -> str:

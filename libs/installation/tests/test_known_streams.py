@@ -106,7 +106,7 @@ async def test_a_store_that_lacks_streams_is_refused_unchanged_and_taken_by_requ
 async def test_jobs_in_an_object_store_are_named_and_forgotten_and_one_that_cannot_be_listed_is_told(
     known: KnownStreams, tmp_path: Path
 ) -> None:
-    """Method: the store that fsspec keeps in memory, which has no folders but those of its files, as object stores."""
+    """Method: fsspec's store in memory, in which a folder is there only while it has a file, as in object stores."""
     store, _ = open_store("memory://store")
     for name in ("c/c-000001/manifest.json", "c/c-000001/ps-0", "d/d-000001/manifest.json", ".logs/c/ps-0.log", "file"):
         store.pipe_file(f"/store/{name}", b"")

@@ -83,6 +83,15 @@ def counted(number: int, noun: str, many: str = "") -> str:
     return f"{number:,} {noun if number == 1 else many or f'{noun}s'}"
 
 
+def three_digits(value: float, sign: str = "") -> str:
+    """Return a number with at most three digits that count; thousands are separated. ``sign``: "+" marks a gain."""
+    if abs(value) >= 999.5:
+        digits = len(f"{abs(value):.0f}") - 3
+        return f"{round(value, -digits):{sign},.0f}"
+    told = f"{value:{sign}.3g}" if abs(value) >= 0.01 or not sign else f"{value:{sign}.2f}"
+    return f"{value:.8f}".rstrip("0").rstrip(".") if "e" in told else told
+
+
 def bounded(text: str) -> str:
     """Cut a text to the length that ``Text`` allows: a reason that is too long must not cost the message."""
     return text[:TEXT_MAX]

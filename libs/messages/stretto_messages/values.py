@@ -493,10 +493,6 @@ class MetricValue(Record):
     value: float
 
 
-LOG_LOSS = "log loss"
-"""Name of the loss of a model whose first output is probabilities."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(Record):
     """Quality on held-out samples: those that follow the training samples in the dataset."""
@@ -511,9 +507,12 @@ class Evaluation(Record):
 
 
 def measures(found: Evaluation) -> dict[str, float]:
-    """Return the values of an evaluation by their names: the loss, the AUC where there are scores, the metrics."""
-    auc = {"auc": found.auc} if found.loss_name in ("", LOG_LOSS) else {}
-    return {"loss": found.loss} | auc | {each.name: each.value for each in found.metrics}
+    """Return loss, AUC and the model's own metrics by their names.
+
+    A model that publishes a loss has no output of probabilities: its loss stands for ours, and it has no AUC.
+    """
+    own = {each.name: each.value for each in found.metrics}
+    return own if "loss" in own else {"loss": found.loss, "auc": found.auc} | own
 
 
 SCORE_BINS = 256

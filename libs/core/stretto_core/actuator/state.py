@@ -118,7 +118,7 @@ class ActuatorState:
     phase: Phase = "unknown"
     evaluate: int = 0
     best_metric: str = ""
-    """The metric that the first evaluation must have; empty: none, or there was one that has it."""
+    """The metric that the first evaluation must have; empty: no metric is asked for, or an evaluation had it."""
     worker_failures_allowed: int = 0
     samples_given_up_max: int | None = None
     """None: ``GIVEN_UP_PERCENT`` of all samples."""

@@ -22,8 +22,8 @@ DIFFERENCES_SHARE_MAX = 0.5
 def base_for_next(state: CheckpointState, alone: bool) -> str:
     """Return the name of the complete checkpoint that the next one adds to; "": the next one is full.
 
-    ``alone``: the last checkpoint, the job's result, and that of its best model add to no other, so that each is kept
-    by itself.
+    ``alone``: the last checkpoint, which is the job's result, and the best one add to no other checkpoint, so that each
+    is kept by itself.
     """
     if alone or not state.complete:
         return ""

@@ -130,7 +130,7 @@ class CheckpointState:
     restore: Restore | None = None
     columns: ColumnRestore | None = None
     complete: list[CheckpointRef] = field(default_factory=list[CheckpointRef])
-    """The newest `keep` chains and that of the best checkpoint, in order of time (chains.py)."""
+    """The newest `keep` chains and the chain of the best checkpoint, in order of time (chains.py)."""
     bases: dict[str, str] = field(default_factory=dict[str, str])
     """Checkpoint that each difference adds to."""
     expired: list[str] = field(default_factory=list[str])

@@ -36,6 +36,15 @@ class HeldOut:
             if getattr(self, name) < 1:
                 raise LedgerError(name, getattr(self, name), "at least 1")
 
+    @property
+    def range(self) -> Range:
+        """The samples that are evaluated."""
+        return Range(0, self.start, self.samples, self.partition)
+
+    def after(self, samples_done: int) -> int:
+        """Return the number of samples done at which the next evaluation is due."""
+        return (samples_done // self.every + 1) * self.every
+
 
 @dataclass(slots=True)
 class Best:
@@ -63,7 +72,7 @@ class Best:
         return True
 
     def return_to(self, samples_done: int) -> None:
-        """Forget the evaluations after so many samples, whose models are gone."""
+        """Forget the evaluations of models that were trained on more than ``samples_done``: a return undid them."""
         self.not_better = 0
         if self.samples_done > samples_done:
             self.value, self.samples_done = None, 0
@@ -108,17 +117,19 @@ class Evaluating:
     """By name: total and count."""
 
     @classmethod
-    def begin(cls, of: HeldOut, data: DataSpec, samples_done: int, first_id: int) -> Evaluating:
+    def begin(
+        cls, of: Range, data: DataSpec, samples_done: int, first_id: int, window: Range | None = None
+    ) -> Evaluating:
         """All shards wait; their ids count from ``first_id``."""
-        batches = max(data.batches_per_shard, -(-of.samples // (SHARDS_MAX * data.batch_size)))
+        batches = max(data.batches_per_shard, -(-of.length // (SHARDS_MAX * data.batch_size)))
         size = batches * data.batch_size
-        starts = range(of.start, of.start + of.samples, size)
-        end = of.start + of.samples
+        end = of.start + of.length
+        starts = range(of.start, end, size)
         shards = [
             Shard(first_id + i, 0, 0, start, min(size, end - start), partition=of.partition, held_out=True)
             for i, start in enumerate(starts)
         ]
-        return cls(samples_done, shards, of.partition)
+        return cls(samples_done, shards, of.partition, window)
 
     @property
     def over(self) -> bool:

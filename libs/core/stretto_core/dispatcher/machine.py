@@ -46,7 +46,7 @@ from stretto_messages.profiler import StragglerCleared, StragglerDetected
 from stretto_messages.values import Evaluation, PartialEvaluation
 
 from stretto_core.dispatcher.book import Book, Shard
-from stretto_core.dispatcher.evaluating import Evaluating, HeldOut, check_evaluation
+from stretto_core.dispatcher.evaluating import check_evaluation
 from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored
 from stretto_core.dispatcher.reports import completed_books, ledger_books, shard_message
 from stretto_core.dispatcher.source import LedgerError, Orders, Source
@@ -181,8 +181,8 @@ class ShardLedger:
 
     def _open(self, event: JobOpened, now: float) -> None:
         state = self.state
-        source = Source.begin(event.data, event.epochs, event.partitions, event.window_samples > 0)
-        state.job, state.book, state.window_samples = event.job, Book(source), event.window_samples
+        source = Source.begin(event.data, event.epochs, event.partitions, event.window_samples)
+        state.job, state.book = event.job, Book(source)
         state.shard_failures_max = event.shard_failures_max
         state.best = event.best
         if event.held_out is not None:
@@ -259,7 +259,7 @@ class ShardLedger:
         if st.best is not None:
             st.best.return_to(st.book.samples_done)
         if st.held_out is not None:
-            st.evaluate_at = (st.book.samples_done // st.held_out.every + 1) * st.held_out.every
+            st.evaluate_at = st.held_out.after(st.book.samples_done)
         for worker in st.workers.values():  # a remembered lease is of the time that was undone
             worker.request_id, worker.reply, worker.completed_id = "", None, -1
         return self._progress(now, returned) + self._settle()
@@ -333,7 +333,9 @@ class ShardLedger:
             actions.append(Emit(ShardCompleted(job=st.job, shard=shard_message(lease), pod=name)))
         actions += self._settle()
         if st.held_out is not None and book.samples_done >= st.evaluate_at:
-            st.begin_evaluation(book, st.held_out)
+            st.evaluate_at = st.held_out.after(book.samples_done)
+            if st.evaluating is None and not st.closed:
+                st.begin_evaluation(book, st.held_out.range)
         return True
 
     def _answer(
@@ -386,10 +388,8 @@ class ShardLedger:
         if book.samples_done + book.samples_before == 0:
             book.source.admit(window)
             return
-        of = HeldOut(min(window.length, st.window_samples), 1, window.start, window.partition)
-        st.evaluating = Evaluating.begin(of, book.data, book.samples_done, book.next_id)
-        st.evaluating.window = window
-        book.next_id += len(st.evaluating.waiting)
+        first = min(window.length, book.source.window_samples)
+        st.begin_evaluation(book, replace(window, length=first), window)
 
     @staticmethod
     def _check_found(lease: Shard, done: ShardReport | None) -> None:

@@ -6,7 +6,7 @@ the next one, in whole blocks while more may come; a shorter block only when tha
 some numbers, however long it grows, and one that is spent is its name and its total.
 
 Partitions of higher priority come first. Equal ones are mixed in proportion to what is left of each; without shuffle
-they follow one another as they came. Windows (``windowed``) follow one another too: each is what is known of one
+they follow one another as they came. Windows (``window_samples``) follow one another too: each is what is known of one
 partition once all before it is trained, and is opened when it has been admitted.
 """
 
@@ -117,8 +117,8 @@ class Source:
     """Partitions of growing data whose samples were all opened, with their totals."""
     stopped: str = ""
     """Reason why nothing more is opened; what has been is trained."""
-    windowed: bool = False
-    """Partitions follow one another, window by window."""
+    window_samples: int = 0
+    """Samples of each window that are evaluated before it is opened; 0: the data have no windows."""
     admitted: str = ""
     """The partition of the window that may be opened."""
     admitted_end: int = 0
@@ -126,10 +126,10 @@ class Source:
 
     @classmethod
     def begin(
-        cls, spec: DataSpec, epochs: int, arrivals: Iterable[DataPartition] = (), windowed: bool = False
+        cls, spec: DataSpec, epochs: int, arrivals: Iterable[DataPartition] = (), window_samples: int = 0
     ) -> Source:
         """Return an untouched source. Without ``arrivals``, data that do not grow are one partition without a name."""
-        new = cls(spec, epochs, not spec.growing, windowed=windowed)
+        new = cls(spec, epochs, not spec.growing, window_samples=window_samples)
         new.arrive(tuple(arrivals) or (() if spec.growing else (DataPartition(name="", samples=spec.samples),)))
         return new
 
@@ -176,7 +176,7 @@ class Source:
 
     def next_window(self) -> Range | None:
         """Return the window to admit next. None: an admitted one is not opened yet, or nothing is left."""
-        if not self.windowed or self._admitted_left():
+        if not self.window_samples or self._admitted_left():
             return None
         left = [name for name, part in self.partitions.items() if part.opened < part.samples]
         if not left or self.epoch >= self.epochs:
@@ -201,7 +201,7 @@ class Source:
         spec, part = self.spec, self.partitions[name]
         size = spec.block_samples
         if part.opened == part.end:
-            known = self.admitted_end if self.windowed else part.samples
+            known = self.admitted_end if self.window_samples else part.samples
             part.begin, part.end, part.position = part.end, self._extent(part, known, size), 0
         start = part.begin + orders.of(spec, self.epoch, name, part).block_at(part.position) * size
         piece = Range(self.epoch, start, min(size, part.end - start), name)
@@ -217,7 +217,7 @@ class Source:
 
     def _choose(self) -> str | None:
         """Choose the partition of the next block: of the highest priority, in proportion to what is left of each."""
-        if self.windowed:
+        if self.window_samples:
             return self.admitted if self._admitted_left() > 0 else None
         found: list[tuple[str, int]] = []
         first, total = 0, 0
@@ -261,7 +261,7 @@ class Source:
     def resumed(self, mark: Source) -> Source:
         """Return the position of ``mark`` in the same data, with the samples that have arrived since."""
         back = mark.copy()
-        back.epochs, back.complete, back.windowed = self.epochs, self.complete, self.windowed
+        back.epochs, back.complete, back.window_samples = self.epochs, self.complete, self.window_samples
         back.stopped = mark.stopped if self.stopped else ""  # of this job: another one goes on from a stopped job
         if self.spec.growing:
             back.epoch = 0

@@ -12,7 +12,7 @@ from stretto_messages.values import WORKERS_MAX
 from stretto_core.dispatcher.book import Book, Shard
 from stretto_core.dispatcher.evaluating import Best, Evaluating, HeldOut
 from stretto_core.dispatcher.recomputing import ENDED_MAX, Ended, EndedSince
-from stretto_core.dispatcher.source import LedgerError, Orders
+from stretto_core.dispatcher.source import LedgerError, Orders, Range
 
 FINISHED_MAX = 1000
 FORGET_MAX = 64
@@ -129,8 +129,6 @@ class LedgerState:
     """Samples handed out again for columns that came back from a checkpoint."""
     mark: OpenMark | None = None
     held_out: HeldOut | None = None
-    window_samples: int = 0
-    """Samples of each window that are evaluated before it is trained; 0: the data have no windows."""
     evaluating: Evaluating | None = None
     best: Best | None = None
     evaluate_at: int = 0
@@ -346,12 +344,10 @@ class LedgerState:
         yield from (shard for _, shard in self.training())
         yield from book.requeued
 
-    def begin_evaluation(self, book: Book, of: HeldOut) -> None:
-        """Begin an evaluation, unless one is running: then wait for the next multiple of ``every``."""
-        self.evaluate_at = (book.samples_done // of.every + 1) * of.every
-        if self.evaluating is None and not self.closed:
-            self.evaluating = Evaluating.begin(of, book.data, book.samples_done, book.next_id)
-            book.next_id += len(self.evaluating.waiting)
+    def begin_evaluation(self, book: Book, of: Range, window: Range | None = None) -> None:
+        """Begin an evaluation of these samples. ``window``: what is trained after it."""
+        self.evaluating = Evaluating.begin(of, book.data, book.samples_done, book.next_id, window)
+        book.next_id += len(self.evaluating.waiting)
 
 
 def faults_of(state: LedgerState) -> list[str]:

@@ -82,7 +82,9 @@ def test_a_return_of_which_nobody_knows_how_many_samples_it_repeats_is_told() ->
 
 
 def test_a_job_without_the_metric_of_its_best_model_fails_at_its_first_evaluation_and_names_what_there_is() -> None:
-    found = Evaluation(samples=50, loss=0.5, auc=0.5, loss_name="loss mse", metrics=(MetricValue(name="mae", value=1),))
+    found = Evaluation(
+        samples=50, loss=0.5, auc=0.5, metrics=(MetricValue(name="mae", value=1), MetricValue(name="loss", value=0.5))
+    )
     measured = EvaluationMeasured(job="job", samples_done=10, samples_done_after=10, evaluation=found)
     for metric in ("loss", "mae"):
         cluster = started(plan(), JobOpened("job", evaluate=50, best_metric=metric))
@@ -92,7 +94,7 @@ def test_a_job_without_the_metric_of_its_best_model_fails_at_its_first_evaluatio
     cluster = started(plan(), JobOpened("job", evaluate=50, best_metric="auc"))
     cluster.tell(measured)
     (failed,) = cluster.told(JobFailed)
-    assert failed.reason == "best.metric is 'auc'; name one that evaluations of this model have: loss, mae"
+    assert failed.reason == "best.metric is 'auc'; name one that evaluations of this model have: mae, loss"
 
 
 def test_data_workers_that_died_and_came_back_are_no_shortfall() -> None:

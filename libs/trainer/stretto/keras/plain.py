@@ -1,4 +1,4 @@
-"""Steps of a Keras model by Keras alone, on a batch, to compare those of Stretto with."""
+"""Steps of a Keras model by Keras alone, on a batch, with which the steps of Stretto are compared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The comparison of a model's first steps as a worker and the parameter store make them with those of its framework.
+"""The comparison of a model's first steps by a worker and the parameter store with its first steps by its framework.
 
 Stretto's own path is the program's step, the store in this process and its update; the other one is the user's model
 called by Keras or PyTorch alone, and updated by the optimizer as the user gave it. Both begin with the same weights,
@@ -34,7 +34,7 @@ _ROUNDING = 2.0**-20
 _NOISE = 1e-6
 """A gradient, as a share of the largest one of the model, that sums in another order make of 0."""
 _AMPLIFIED = 4.0
-"""How much farther than the gradient's noise a weight may differ, as optimizers that divide by it make it."""
+"""The factor by which an optimizer that divides by the gradient may enlarge the gradient's noise in a weight."""
 _STORE_BYTES_MAX = 2**32
 _LINE = "\n"
 

@@ -71,9 +71,9 @@ class Figures:
     rule: str
     """The update of every parameter: optimizer, rate and clipping."""
     compared: str
-    """Why the first steps are not compared with those of the framework alone; "" where they are the same."""
+    """The reason why the first steps were not compared with the framework's; "" where both are the same."""
     export: str
-    """Why the usual export will be refused; "" where nothing speaks against it."""
+    """The reason why the usual export will be refused; "" where nothing speaks against it."""
     samples_read: int
     read_samples_per_s: float
     steps_per_s: float

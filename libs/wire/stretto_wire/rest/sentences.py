@@ -1,11 +1,11 @@
-"""One sentence on each decision, in the words that the console, the command and the client all show.
+"""Each decision in one sentence, in the words that the console, the command and the client all show.
 
 A sentence has figures of three digits, prices in the currency of the job's prices, and no term of the model.
 """
 
 from __future__ import annotations
 
-from stretto_messages.base import GIB
+from stretto_messages.base import GIB, counted, three_digits
 from stretto_messages.values import Plan
 
 from .views import Decision
@@ -34,8 +34,8 @@ def _first(decision: Decision) -> str:
             "similar jobs ran well at about this size" if like else "no similar job has run here, so it starts small"
         )
     brought = decision.outcome.throughput
-    trains = "" if brought is None else f"; it trained {_three(brought)} samples a second"
-    return f"{reason}: {_count(decision.plan)} for {_three(decision.cost_per_hour)} an hour{trains}"
+    trains = "" if brought is None else f"; it trained {three_digits(brought)} samples a second"
+    return f"{reason}: {_count(decision.plan)} for {three_digits(decision.cost_per_hour)} an hour{trains}"
 
 
 def _change(decision: Decision, previous: Plan) -> str:
@@ -61,7 +61,7 @@ def _price(decision: Decision) -> str:
     more = decision.cost_per_hour - before
     if abs(more) < 5e-4 * before or not more:
         return "at the same price"
-    return f"for {_three(abs(more))} an hour {'more' if more > 0 else 'less'}"
+    return f"for {three_digits(abs(more))} an hour {'more' if more > 0 else 'less'}"
 
 
 def _changes(old: Plan, new: Plan) -> str:
@@ -80,7 +80,7 @@ def _pods(role: str, old: int, new: int) -> str:
     if more == 1 and new < len(_ORDINALS):
         return f"a {_ORDINALS[new]} {role}"
     if more:
-        return f"{abs(more)} {role}{'s' * (abs(more) != 1)} {'more' if more > 0 else 'less'}"
+        return f"{counted(abs(more), role)} {'more' if more > 0 else 'less'}"
     return ""
 
 
@@ -88,22 +88,12 @@ def _size(unit: str, role: str, old: float, new: float) -> str:
     more = abs(new - old)
     if more < 5e-4 * old:
         return ""
-    return f"{_three(more)} {unit.format(s='s' * (more != 1))} {'more' if new > old else 'less'} for each {role}"
+    return f"{three_digits(more)} {unit.format(s='s' * (more != 1))} {'more' if new > old else 'less'} for each {role}"
 
 
 def _count(plan: Plan) -> str:
-    workers, servers = "s" * (plan.workers != 1), "s" * (plan.ps != 1)
-    return f"{plan.workers} worker{workers} and {plan.ps} parameter server{servers}"
+    return f"{counted(plan.workers, 'worker')} and {counted(plan.ps, 'parameter server')}"
 
 
 def _percent(share: float) -> str:
-    return f"{_three(100 * share, '+') if abs(share) < 0.1 else f'{100 * share:+.0f}'} %".replace("-", "−")
-
-
-def _three(value: float, sign: str = "") -> str:
-    """Format with at most three digits that count; thousands are separated."""
-    if abs(value) < 999.5:
-        told = f"{value:{sign}.3g}" if abs(value) >= 0.01 or not sign else f"{value:{sign}.2f}"
-        return f"{value:.8f}".rstrip("0").rstrip(".") if "e" in told else told
-    digits = len(f"{abs(value):.0f}") - 3
-    return f"{round(value, -digits):{sign},.0f}"
+    return f"{three_digits(100 * share, '+') if abs(share) < 0.1 else f'{100 * share:+.0f}'} %".replace("-", "−")

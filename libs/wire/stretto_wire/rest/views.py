@@ -26,6 +26,7 @@ from stretto_messages.values import (
     PsForecast,
     Round,
     StepTimes,
+    measures,
 )
 
 from ..codec import COMPLETE
@@ -233,7 +234,7 @@ class Decision(View):
     cost_before: float | None = None
     """Cost per hour of the plan before."""
     in_words: str = ""
-    """One sentence on what the change should bring, for how much, and what it brought."""
+    """The decision in one sentence: what the change should bring, for how much, and what it brought."""
 
 
 @dataclass(slots=True)
@@ -409,14 +410,11 @@ class LearningPoint(View):
     best: bool = False
 
 
-def measures(found: Evaluation | LearningPoint) -> list[MetricValue]:
-    """Return loss, AUC and the model's own metrics. A model that publishes a loss has no output of probabilities: its
-    loss stands for ours, and it has no AUC."""
-    own = next((one for one in found.metrics if one.name == "loss"), None)
-    name = found.loss_name or "loss"
-    ours = [MetricValue(name=name, value=found.loss), MetricValue(name="AUC", value=found.auc)]
-    first = ours if own is None else [MetricValue(name=name, value=own.value)]
-    return [*first, *(one for one in found.metrics if one is not own)]
+def quality_of(found: Evaluation) -> list[MetricValue]:
+    """Return the measures of an evaluation under the names that people read, the loss first."""
+    names = {"loss": found.loss_name or "loss", "auc": "AUC"}
+    values = measures(found)
+    return [MetricValue(name=names.get(name, name), value=values[name]) for name in sorted(values, key="loss".__ne__)]
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from ...options import GatewayOptions
 
 @command("Installation", "stretto version -o json")
 def version(options: GatewayOptions) -> None:
-    """Print the version of this command and, where one runs, that of the gateway; `stretto --version` is the same."""
+    """Print the version of this command, and the gateway's where one runs; `stretto --version` is the same."""
     found: dict[str, Any] = {"command": version_of("stretto-cli"), "gateway": None, "why": None}
     try:
         with options.connect() as gateway:

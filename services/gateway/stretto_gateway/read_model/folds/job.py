@@ -100,7 +100,7 @@ class JobFold(Fold):
             given_up=[*completed.books.given_up[-GIVEN_UP_SHOWN:]] if completed and completed.books else [],
         )
         if message.evaluation is not None:
-            self.view.quality = views.measures(message.evaluation)
+            self.view.quality = views.quality_of(message.evaluation)
         lost = given_up(completed) if completed and not message.shortfalls else None  # events of before have none
         self.view.shortfalls = [lost] if lost else [*message.shortfalls]
         self._end("finished", "")

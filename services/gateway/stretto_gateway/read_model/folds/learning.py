@@ -9,7 +9,7 @@ from stretto_messages.books import GivenUp
 from stretto_messages.dispatcher import EvaluationMeasured, ShardAbandoned
 from stretto_messages.gateway import DataArrived
 from stretto_messages.values import DataPartition
-from stretto_wire.rest.views import DataView, LearningPoint, PartitionView, measures
+from stretto_wire.rest.views import DataView, LearningPoint, PartitionView, quality_of
 
 from .fold import GIVEN_UP_SHOWN, Fold, push, record
 
@@ -65,7 +65,7 @@ class LearningFold(Fold):
             message.best,
         )
         record(self.view.learning, point, CURVE_POINTS)
-        self.view.quality = measures(point)
+        self.view.quality = quality_of(found)
 
 
 def take(data: DataView, partitions: tuple[DataPartition, ...]) -> None:
