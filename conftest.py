@@ -16,12 +16,14 @@ alone holds the turnstile, so that no further test starts before it.
 from __future__ import annotations
 
 import fcntl
+import os
 import sys
 from collections.abc import Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from hypothesis import settings
 
@@ -73,6 +75,24 @@ def generate(items: list[pytest.Item], share: float) -> None:
     for machine in {getattr(item, "cls", None) for item in items}:  # Hypothesis' stateful tests state theirs by class
         if isinstance(stated := getattr(machine, "settings", None), settings):
             machine.settings = fewer(stated)  # type: ignore[union-attr]
+
+
+OF_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+"""Processes of the standard library that end with the process that started them."""
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_process_is_left() -> Iterator[None]:
+    """Method: a process inherits the mark of the run, and the name of the test that started it."""
+    os.environ["STARTED_BY_TESTS"] = mark = str(os.getpid())
+    yield
+    left = list[str]()
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has ended meanwhile, or is another user's
+            given, command = process.environ(), " ".join(process.cmdline())
+            if given.get("STARTED_BY_TESTS") == mark and not any(name in command for name in OF_PYTHON):
+                left.append(f"{given.get('PYTEST_CURRENT_TEST', 'a fixture')} left {process.pid}: {command}")
+    assert not left, "\n".join(left)
 
 
 @pytest.fixture(scope="session")

@@ -482,8 +482,11 @@ async def test_a_store_that_cannot_be_used_is_told_when_the_installation_starts(
     environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
     store = {"STRETTO_CHECKPOINTS_STORE_URL": "file:///proc/stretto"}
     installation = Installation(StartOptions(tmp_path / "s", settings=store), environment)
-    with pytest.raises(InstallationError, match="checkpoints: the store file:///proc/stretto cannot be written"):
-        await installation.up()
+    try:
+        with pytest.raises(InstallationError, match="checkpoints: the store file:///proc/stretto cannot be written"):
+            await installation.up()
+    finally:
+        await installation.down()
 
 
 @pytest.mark.parametrize("made_anew", [False, True])
