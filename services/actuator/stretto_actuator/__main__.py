@@ -4,4 +4,5 @@ from stretto_runtime import run
 
 from .service import Actuator
 
-run(Actuator)
+if __name__ == "__main__":
+    run(Actuator)

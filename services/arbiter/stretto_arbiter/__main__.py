@@ -4,4 +4,5 @@ from stretto_runtime import run
 
 from stretto_arbiter.service import Arbiter
 
-run(Arbiter)
+if __name__ == "__main__":
+    run(Arbiter)

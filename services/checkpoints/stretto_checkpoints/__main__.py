@@ -4,4 +4,5 @@ from stretto_runtime import run
 
 from .service import Checkpoints
 
-run(Checkpoints)
+if __name__ == "__main__":
+    run(Checkpoints)

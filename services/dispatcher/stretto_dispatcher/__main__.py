@@ -4,4 +4,5 @@ from stretto_runtime import run
 
 from stretto_dispatcher.service import Dispatcher
 
-run(Dispatcher)
+if __name__ == "__main__":
+    run(Dispatcher)

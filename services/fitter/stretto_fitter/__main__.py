@@ -4,4 +4,5 @@ from stretto_runtime import run
 
 from stretto_fitter.service import Fitter
 
-run(Fitter)
+if __name__ == "__main__":
+    run(Fitter)

@@ -5,4 +5,5 @@ from stretto_runtime.program import execute
 from stretto_forwarder.service import NAME, serve
 from stretto_forwarder.settings import ForwarderSettings
 
-execute(NAME, ForwarderSettings, serve)
+if __name__ == "__main__":
+    execute(NAME, ForwarderSettings, serve)

@@ -4,4 +4,5 @@ from stretto_runtime import run
 
 from stretto_oom.service import Oom
 
-run(Oom)
+if __name__ == "__main__":
+    run(Oom)

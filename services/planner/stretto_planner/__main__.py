@@ -4,4 +4,5 @@ from stretto_runtime import run
 
 from stretto_planner.service import Planner
 
-run(Planner)
+if __name__ == "__main__":
+    run(Planner)

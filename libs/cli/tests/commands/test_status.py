@@ -11,5 +11,5 @@ def test_status_shows_every_process(installed: Installed) -> None:
     report = json.loads(installed.stretto("status", "-o", "json").stdout)
     assert report["ready"] is True
     assert [row["name"] for row in report["processes"]] == ["nats", "redis", "gateway"]
-    assert all(row["resident_bytes"] > 0 for row in report["processes"])
+    assert all(row["memory_bytes"] > 0 for row in report["processes"])
     assert "ready" in installed.stretto("status").stdout

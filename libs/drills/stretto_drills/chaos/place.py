@@ -96,7 +96,7 @@ def of_our_own(tell: Tell) -> Generator[PlaceUnderFire]:
                 settings = dict(job.SETTINGS)
                 if place.memory is not None:
                     settings["STRETTO_CHECKPOINTS_MEMORY_FOLDER"] = str(place.memory)
-                tell(f"an installation of its own in {folder}: eleven processes …")
+                tell(f"an installation of its own in {folder} …")
                 plan = StartOptions(folder, job.CLUSTER_CPU_CORES, job.CLUSTER_MEMORY_BYTES, settings=settings)
                 where = start_detached(plan, tied=True)
                 tell(f"all ready after {figures.seconds(where['ready_s'])}")

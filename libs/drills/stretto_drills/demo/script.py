@@ -86,7 +86,7 @@ def main(folder: Path | None, *, reference: bool, quiet: bool) -> int:
     story = Story(quiet)
     story.chapter("An installation: NATS, Redis, eight services and the gateway")
     story.tell(f"everything is kept in {folder}")
-    story.tell("starting eleven processes …")
+    story.tell("starting them …")
     store = Path(tempfile.mkdtemp(prefix="stretto-demo-store-"))
     store.chmod(0o755)  # pods run as others
     settings = {**course.SETTINGS, "STRETTO_ALLOWED_VOLUMES": f"folder:{store}"}

@@ -9,10 +9,10 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil
 from stretto_runtime.process.pid import ProcessIdentity
@@ -42,18 +42,55 @@ class Command:
     listeners: Mapping[str, socket.socket] = field(default_factory=dict[str, socket.socket])
 
 
-class Child:
-    """A process that is restarted, after growing pauses, until ``stop`` is called."""
+class Process(Protocol):
+    """A started process, as asyncio.subprocess.Process is one."""
 
-    def __init__(self, command: Command, changed: Callable[[], None]) -> None:
+    pid: int
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    async def wait(self) -> int: ...
+
+    def send_signal(self, signal: int) -> None: ...
+
+    def terminate(self) -> None: ...
+
+    def kill(self) -> None: ...
+
+
+async def started(command: Command) -> Process:
+    """Start a command. Raises OSError."""
+    descriptors = {variable: listener.fileno() for variable, listener in command.listeners.items()}
+    with command.log.open("ab") as log:
+        return await asyncio.create_subprocess_exec(
+            *command.argv,
+            env={**command.environment, **{variable: str(number) for variable, number in descriptors.items()}},
+            pass_fds=tuple(descriptors.values()),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C reaches the supervisor only, which ends the others in order
+        )
+
+
+Start = Callable[[Command], Coroutine[Any, Any, Process]]
+"""How a command becomes a process. Raises OSError."""
+
+
+class Child:
+    """A process that is restarted, after growing pauses, until ``stop`` is called. ``start``: how it is started."""
+
+    def __init__(self, command: Command, changed: Callable[[], None], start: Start = started) -> None:
         self.command = command
+        self._start = start
         self.pid: int | None = None
         self.birth: ProcessIdentity | None = None
         self.restarts = 0
         self.last_exit: int | None = None
         self.spawn_error: str | None = None
         self._changed = changed
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: Process | None = None
         self._stopping = False
         self._task: asyncio.Task[None] | None = None
 
@@ -103,19 +140,8 @@ class Child:
         return "\n".join(words)
 
     async def _spawn(self) -> None:
-        command = self.command
-        command.log.parent.mkdir(parents=True, exist_ok=True)
-        descriptors = {variable: listener.fileno() for variable, listener in command.listeners.items()}
-        with command.log.open("ab") as log:
-            self._process = await asyncio.create_subprocess_exec(
-                *command.argv,
-                env={**command.environment, **{variable: str(number) for variable, number in descriptors.items()}},
-                pass_fds=tuple(descriptors.values()),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,  # Ctrl-C reaches the supervisor only, which ends the others in order
-            )
+        self.command.log.parent.mkdir(parents=True, exist_ok=True)
+        self._process = await self._start(self.command)
         self.pid = self._process.pid
         self.birth = ProcessIdentity.of(self.pid)
         self._changed()
@@ -166,9 +192,9 @@ def named_in(entry: Mapping[str, Any]) -> psutil.Process | None:
 
 @dataclass(frozen=True, slots=True)
 class Used:
-    """Memory and processor time of a process."""
+    """Memory and processor time of a process. Of a page that n processes share, each has an n-th (PSS)."""
 
-    resident_bytes: int
+    memory_bytes: int
     cpu_s: float
 
 
@@ -177,9 +203,8 @@ def used_by(entry: Mapping[str, Any]) -> Used | None:
     process = named_in(entry)
     with contextlib.suppress(psutil.Error):
         if process is not None:
-            with process.oneshot():
-                times = process.cpu_times()
-                return Used(process.memory_info().rss, times.user + times.system)
+            times = process.cpu_times()
+            return Used(process.memory_full_info().pss, times.user + times.system)
     return None
 
 

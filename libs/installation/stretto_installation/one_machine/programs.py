@@ -23,6 +23,7 @@ from ..server import KEY_VARIABLE, STORE, binary, free_port, server_config
 from ..settings import StreamsSettings
 from . import redis_server
 from .listeners import Listeners
+from .nursery import ONE_THREAD
 from .processes import Command
 
 
@@ -124,10 +125,8 @@ class Programs:
 
         The address file of its earlier run is removed: readers would take it for this run's.
         """
-        # numeric libraries start a thread per core in processes that only ever need one; pods inherit the actuator's
-        one_thread = {} if name == "actuator" else {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment = {
-            **one_thread,
+            **({} if name == "actuator" else ONE_THREAD),  # pods inherit the actuator's
             **self._without_settings(),
             "STRETTO_ALLOWED_SECRETS": "*",  # of the folder secrets, which holds nothing else
             **{key: value for key, value in self._environ.items() if key.startswith("STRETTO_")},

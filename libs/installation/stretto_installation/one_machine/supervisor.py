@@ -32,7 +32,8 @@ from .bus import known_streams, store_url_of
 from .bus_health import LOOK_S, BusHealth
 from .leftovers import claim_memory, end_leftovers, free_memory, name_processes, sweep_memory
 from .noting import Noting
-from .processes import Child, Command, end_pods
+from .nursery import Nursery
+from .processes import Child, Command, Start, end_pods, started
 from .programs import Programs, StartOptions
 from .state import REFUSED, make_folder, readiness, write_json
 
@@ -70,6 +71,7 @@ class Installation:
         self._began_s = time.time()
         self._lock: Any = None
         self._programs: Programs | None = None
+        self._nursery: Nursery | None = None
         self._healing: asyncio.Task[None] | None = None
         forwards = "STRETTO_FORWARDER_ENDPOINTS_FILE" in environ | options.settings
         self._services = (*SERVICES, FORWARDER) if forwards else SERVICES
@@ -90,15 +92,16 @@ class Installation:
         keys = keys_of(self.folder / "nats")
         self._programs = programs = Programs(self.folder, self.options, self._environ, keys, claim_memory(self.folder))
         programs.listen(self._services)  # before any process runs, and before any pod could take a port
+        self._nursery = Nursery(self._services, self.folder, self._environ, self.folder / "logs" / "nursery.log")
+        self._nursery.start()  # it imports while the bus starts
         await self._start(programs.nats(self._streams.sync_interval, self._encryption_key))
         cache = redis_server.find()
         if cache.warning:
             self._warnings.append(f"redis: {cache.warning}")
         await self._start(programs.redis(cache.path))
         await self._provision(programs.nats_url, keys)  # before any service: a store that is not ours serves nobody
-        # importing takes most of a service's start, and each waits for its streams itself: start all at once
-        for name in self._services:
-            await self._start(programs.service(name))
+        for name in self._services:  # each waits for its streams itself: start all at once
+            await self._start(programs.service(name), self._nursery.fork)
         progress("nats-server, redis-server, eight services and the gateway started")
         self._healing = asyncio.create_task(self._heal(programs.nats_url, keys), name="heal the bus")
         async for name, ready_s in self._until_ready(self._services):
@@ -115,6 +118,8 @@ class Installation:
         if self._healing is not None:
             await end(self._healing)
         await asyncio.gather(*(self.children[n].stop(STOP_S) for n in self._services if n in self.children))
+        if self._nursery is not None:
+            self._nursery.close()
         if self._programs is not None:
             self._programs.listeners.close()
         if self._owns_folder() or not self.folder.exists():  # otherwise the pods are another installation's
@@ -159,8 +164,8 @@ class Installation:
         assert self._programs is not None
         return self._programs.nats_url, self._programs.keys.login()
 
-    async def _start(self, command: Command) -> None:
-        child = self.children[command.name] = Child(command, self._note_state)
+    async def _start(self, command: Command, how: Start = started) -> None:
+        child = self.children[command.name] = Child(command, self._note_state, how)
         try:
             await child.start()
         except OSError as error:

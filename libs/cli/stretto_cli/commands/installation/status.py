@@ -61,7 +61,7 @@ async def _processes(folder: Path) -> list[dict[str, Any]]:
                 "pid": entry["pid"],
                 "ready": used is not None and (stores or report["ready"]),
                 "why": of_bus if name == "nats" else reason_of(report),
-                "resident_bytes": used.resident_bytes if used else 0,
+                "memory_bytes": used.memory_bytes if used else 0,
                 "cpu_s": used.cpu_s if used else 0.0,
                 "restarts": entry["restarts"],
                 "partitions": len(report["partitions"]) if "partitions" in report else None,
@@ -85,17 +85,17 @@ def _table(report: dict[str, Any]) -> RenderableType:
             row["name"],
             "[green]ready[/green]" if row["ready"] else "[red]not ready[/red]",
             str(row["pid"] or "–"),
-            figures.size(row["resident_bytes"]),
+            figures.size(row["memory_bytes"]),
             figures.seconds(row["cpu_s"]),
             str(row["restarts"]),
             "" if row["partitions"] is None else str(row["partitions"]),
         )
-    total = sum(row["resident_bytes"] for row in report["processes"])
+    total = sum(row["memory_bytes"] for row in report["processes"])
     lacking = [row for row in report["processes"] if not row["ready"] and row["why"]]
     why = [f"[red]{row['name']}[/red]: {escape(row['why'])}" for row in lacking]
     warnings = [Text(f"warning: {warning}", style="yellow") for warning in report["warnings"]]
     alerts = [
         Text(f"{alert['alert']} {alert['subject']}: {alert['detail']}", style="red") for alert in report["alerts"]
     ]
-    resident = f"[dim]{figures.size(total)} resident; gateway {report['gateway_url']}[/dim]"
-    return Group(made, *why, *warnings, *alerts, resident)
+    memory = f"[dim]{figures.size(total)} of memory; gateway {report['gateway_url']}[/dim]"
+    return Group(made, *why, *warnings, *alerts, memory)
