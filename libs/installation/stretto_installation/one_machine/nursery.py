@@ -204,7 +204,8 @@ def keep(connection: socket.socket) -> Fork | None:
                 os.close(each)
             with os.fdopen(request, "rb") as file:
                 file.seek(0)
-                return Fork(*json.load(file), log, sockets)
+                module, environment, variables = json.load(file)
+            return Fork(module, environment, variables, log, sockets)
 
 
 def _tell(told: int, number: int) -> None:
