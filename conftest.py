@@ -77,8 +77,8 @@ def generate(items: list[pytest.Item], share: float) -> None:
             machine.settings = fewer(stated)  # type: ignore[union-attr]
 
 
-OF_PYTHON = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-"""Processes of the standard library that end with the process that started them."""
+ENDS_WITH_US = ("multiprocessing.resource_tracker", "multiprocessing.forkserver", "warm_processes.py")
+"""Words in the command lines of processes that end with the process that started them."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -90,7 +90,7 @@ def no_process_is_left() -> Iterator[None]:
     for process in psutil.process_iter():
         with suppress(psutil.Error):  # it has ended meanwhile, or is another user's
             given, command = process.environ(), " ".join(process.cmdline())
-            if given.get("STARTED_BY_TESTS") == mark and not any(name in command for name in OF_PYTHON):
+            if given.get("STARTED_BY_TESTS") == mark and not any(name in command for name in ENDS_WITH_US):
                 left.append(f"{given.get('PYTEST_CURRENT_TEST', 'a fixture')} left {process.pid}: {command}")
     assert not left, "\n".join(left)
 

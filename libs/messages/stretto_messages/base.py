@@ -7,8 +7,13 @@ written (:mod:`stretto_wire.codec`), not where it is made: a machine makes thous
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import ast
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from annotated_types import Ge, Le, MaxLen, MinLen
@@ -97,8 +102,45 @@ def bounded(text: str) -> str:
     return text[:TEXT_MAX]
 
 
+class Described:
+    """The base of records whose fields are described by their docstrings."""
+
+    __slots__ = ()
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
+        """Put the docstrings of fields into the JSON Schema. Pydantic's own way reads them for each validator, too."""
+        made = handler(core_schema)
+        properties = handler.resolve_ref_schema(made)["properties"]
+        for name, text in descriptions_of(cls).items():
+            properties[name]["description"] = text
+        return made
+
+
+def descriptions_of(kind: type[Any]) -> Mapping[str, str]:
+    """Return the docstrings of the fields that a class at the top level of a module states, by their names."""
+    return _descriptions_in(kind.__module__).get(kind.__qualname__, {})
+
+
+@cache
+def _descriptions_in(module: str) -> Mapping[str, Mapping[str, str]]:
+    classes = [
+        each for each in ast.parse(inspect.getsource(sys.modules[module])).body if isinstance(each, ast.ClassDef)
+    ]
+    return {each.name: dict(_described(each)) for each in classes}
+
+
+def _described(kind: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    for field, after in pairwise(kind.body):
+        match field, after:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, inspect.cleandoc(text)
+            case _:
+                pass
+
+
 @dataclass(frozen=True, slots=True)
-class Record:
+class Record(Described):
     """A value inside messages."""
 
     # read by pydantic: strict types, unknown fields of a newer writer ignored, bounds checked again before writing
@@ -108,7 +150,6 @@ class Record:
         "allow_inf_nan": False,
         "ser_json_inf_nan": "null",
         "revalidate_instances": "always",
-        "use_attribute_docstrings": True,
         "json_schema_serialization_defaults_required": True,  # a writer leaves no field out
         "defer_build": True,  # no process needs all of the messages
     }

@@ -11,7 +11,6 @@ from stretto_messages.base import MAX_MESSAGE_BYTES, Record
 from .errors import WireError
 
 COMPLETE: dict[str, Any] = {
-    "use_attribute_docstrings": True,
     "json_schema_serialization_defaults_required": True,
 }
 """Settings of pydantic for answers: none leaves a field out, so that a published schema lists all as required."""

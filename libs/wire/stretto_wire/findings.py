@@ -10,9 +10,9 @@ from itertools import takewhile
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, TypeAdapter
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
-from stretto_messages.base import Doc
+from stretto_messages.base import Doc, descriptions_of
 
 from .quantities import written_bytes
 
@@ -260,12 +260,12 @@ def _fields_of(model: type[Any]) -> Mapping[str, FieldInfo]:
     """Return the fields of a pydantic model, or of a dataclass with the docstrings of its attributes."""
     if issubclass(model, BaseModel):
         return model.model_fields
-    described = TypeAdapter(model).json_schema().get("properties", {})
+    described = descriptions_of(model)
     hints = get_type_hints(model, include_extras=True)
     found: dict[str, FieldInfo] = {}
     for field in fields(model):
         found[field.name] = info = FieldInfo.from_annotation(hints[field.name])
-        info.description = described.get(field.name, {}).get("description")
+        info.description = described.get(field.name)
     return found
 
 

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
+from stretto_messages.base import Described
 
 from ..codec import COMPLETE
 from .registry import STATE, STREAM, TELEMETRY
@@ -43,7 +44,7 @@ class Excerpt(BaseModel, frozen=True, extra="forbid"):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamFacts:
+class StreamFacts(Described):
     """The first line: facts of the stream when the reading began. Times are seconds since 1970-01-01 UTC."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = COMPLETE

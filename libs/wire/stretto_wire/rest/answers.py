@@ -18,7 +18,7 @@ from .views import Status
 class Answer(BaseModel):
     """The body of an answer."""
 
-    model_config = ConfigDict(**COMPLETE, defer_build=True)
+    model_config = ConfigDict(**COMPLETE, use_attribute_docstrings=True, defer_build=True)
 
 
 class Submitted(Answer):

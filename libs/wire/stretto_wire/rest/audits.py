@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from stretto_messages.base import Described
 from stretto_messages.books import EpochBooks, Fault, GivenUp
 from stretto_messages.values import Shard
 
@@ -13,7 +14,7 @@ from .views import Status
 
 
 @dataclass(frozen=True, slots=True)
-class OpenShard:
+class OpenShard(Described):
     """An incomplete shard, and its samples in the least and the most advanced column."""
 
     pod: str
@@ -44,7 +45,7 @@ class Return:
 
 
 @dataclass(frozen=True, slots=True)
-class JobAudit:
+class JobAudit(Described):
     """Result of an audit.
 
     ``exact``: every column counted exactly the samples that the ledger counts as done. ``quiet``: no sample is in

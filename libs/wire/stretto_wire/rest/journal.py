@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from stretto_messages.base import Described
+
 from ..codec import COMPLETE
 from ..contract.excerpts import Excerpt
 
@@ -20,7 +22,7 @@ def parameters_of(excerpt: Excerpt) -> Iterator[tuple[str, str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredMessage:
+class StoredMessage(Described):
     """A line between: a message as it is stored, in stored order. ``data`` is in the URL-safe base64 of RFC 4648."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {**COMPLETE, "ser_json_bytes": "base64", "val_json_bytes": "base64"}
@@ -33,7 +35,7 @@ class StoredMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class JournalEnd:
+class JournalEnd(Described):
     """The last line: the number of messages, and why there are no more where not all could be read."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = COMPLETE

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self
 
-from stretto_messages.base import DEFAULT_TEAM
+from stretto_messages.base import DEFAULT_TEAM, Described
 from stretto_messages.books import GivenUp, Shortfall
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.values import (
@@ -40,7 +40,7 @@ PhaseKind = Literal["starting", "applying", "steady", "migrating", "recovering",
 
 
 @dataclass(slots=True)
-class View:
+class View(Described):
     """A record of an answer."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = COMPLETE
