@@ -42,7 +42,8 @@ NO_BYTES, NO_FILES, NO_DESCRIPTORS = 1 << 20, 8, 8
 """Room with less than which the server stores nothing. While it lacks descriptors, it answers that all is well."""
 PAUSE_FIRST_S, PAUSE_MOST_S = 5.0, 60.0
 """Pauses between restarts, each twice the last one's, until the server has stored for longer than that."""
-WRITE_ERROR = "write error: "
+WRITE_ERROR, SHUT_DOWN = "write error: ", "JetStream not enabled"
+"""What a server says after a write that failed. After some it shuts its whole store down, and says nothing else."""
 NOTE = "bus.note"
 NOTE_BYTES = 4096
 NEARLY_FULL = "the disk is nearly full ({}): the bus stores, and has no reserve left; make room (`stretto clean`)"
@@ -221,7 +222,8 @@ def write_error(answer: bytes) -> str:
         texts = [body.get("error", ""), *(str(each.get("error", "")) for each in body.get("errors") or ())]
     except (ValueError, KeyError, TypeError, AttributeError):
         return ""
-    return next((text.partition(WRITE_ERROR)[2] for text in texts if WRITE_ERROR in text), "")
+    failed = (text.partition(WRITE_ERROR)[2] or SHUT_DOWN for text in texts if WRITE_ERROR in text or SHUT_DOWN in text)
+    return next(failed, "")
 
 
 def noted(folder: Path) -> Verdict:

@@ -113,6 +113,7 @@ def test_the_reserve_has_its_blocks_and_goes_at_once(tmp_path: Path) -> None:
          "open 1.blk: too many open files"),
         ({"data": {"errors": [{"error": "stream 'B' is not current"}, {"error": "stream 'B' write error: no space"}]}},
          "no space"),
+        ({"data": {"errors": [{"error": "JetStream not enabled (10076)"}]}}, "JetStream not enabled"),
         ({"data": {"error": "JetStream stream 'A > B' is not current"}}, ""),
         ([], ""),
     ],
