@@ -44,7 +44,7 @@ class Room(NamedTuple):
 
 LEAST, SCARCE = Room(128 << 20, 2000), Room(32 << 20, 500)
 """Room with less of which a disk is short, so that a job is ended before the bus stores nothing; and with less of which
-it is about to (taste)."""
+it is about to. A job that holds less is not to blame (taste)."""
 KINDS = (0, 1)
 
 
@@ -65,7 +65,7 @@ class Use:
 
 def is_short(free: Room, *, late: bool) -> bool:
     """Return whether so much room is so little that a job is to blame. ``late``: nobody was at first."""
-    return any(free[kind] < (SCARCE if late else LEAST)[kind] for kind in KINDS)
+    return any(left < least for left, least in zip(free, SCARCE if late else LEAST, strict=True))
 
 
 def to_blame(free: Room, uses: Sequence[Use], *, late: bool) -> Use | None:
@@ -81,10 +81,11 @@ def to_blame(free: Room, uses: Sequence[Use], *, late: bool) -> Use | None:
             return use.own[kind]
         return math.inf if use.hides else use.own[kind] + use.kept[kind]
 
-    for kind in (kind for kind in KINDS if free[kind] < (SCARCE if late else LEAST)[kind]):
+    least = SCARCE if late else LEAST
+    for kind in (kind for kind in KINDS if free[kind] < least[kind]):
         for use in sorted(uses, key=lambda each: held(each, kind), reverse=True):
             together = sum(held(each, kind) for each in uses if each is use or each.had[kind] <= use.had[kind])
-            if held(use, kind) >= LEAST[kind] and together >= (use.had[kind] - free[kind]) / 2:
+            if held(use, kind) >= least[kind] and together >= (use.had[kind] - free[kind]) / 2:
                 return use
     return None
 
