@@ -110,14 +110,18 @@ async def healed(server: EmbeddedServer, folder: Path) -> AsyncIterator[None]:
 async def test_a_full_disk_loses_nothing_that_was_accepted(
     small_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The server is restarted by itself once there is room, and the service goes on by itself."""
-    monkeypatch.setattr(bus_health, "ROOM_BYTES", 4 << 20)  # of a disk of 24 MiB
+    """The server is restarted by itself, at first with what was its reserve, and the service goes on by itself."""
+    for name, mebibytes in (("ROOM_BYTES", 2), ("PLENTY_BYTES", 8)):  # of a disk of 24
+        monkeypatch.setattr(bus_health, name, mebibytes << 20)
+    monkeypatch.setattr(bus_health, "RESERVE_FILES", 32)
+    (small_disk / "run").mkdir()
     server = EmbeddedServer(small_disk / "nats")
     await server.start()
     client = await connect(server)
     try:
         await provision(client.bus)
-        async with healed(server, tmp_path), running(Counting, server, tmp_path) as runner:
+        async with healed(server, small_disk), running(Counting, server, tmp_path) as runner:
+            await eventually((small_disk / "reserve").exists)
             accepted = await feed(client, 1, seed=4)
             filler = fill(small_disk)
             serves_again = asyncio.Event()
@@ -125,10 +129,11 @@ async def test_a_full_disk_loses_nothing_that_was_accepted(
             asking = asyncio.create_task(ask(client, serves_again))
             await eventually(lambda: fill(small_disk) and not runner.report()["ready"])
             await eventually(lambda: "is the server's disk full" in str(runner.report()["faults"]))
-            await eventually(lambda: fill(small_disk) and "disk is full" in noted(tmp_path))
-            filler.unlink()
+            await eventually(lambda: fill(small_disk) and "disk is full" in noted(small_disk).why)
             await until_ready(runner)
-            await eventually(lambda: not noted(tmp_path))
+            await eventually(lambda: "nearly full" in noted(small_disk).why)
+            filler.unlink()
+            await eventually(lambda: not noted(small_disk).why and (small_disk / "reserve").exists())
             serves_again.set()
             accepted |= await feeding
             await asking

@@ -368,6 +368,7 @@ class TestTheValuesForTheOfficialChartOfNats:
             ('{"errors":[{"error":"JetStream stream is not current"}]}', 1 << 20, 0),
             ('{"errors":[{"error":"write error: no space left on device"}]}', 1000, 0),
             ('{"errors":[{"error":"write error: too many open files"}]}', 1 << 20, 1),
+            ('{"errors":[{"error":"JetStream not enabled (10076)"}]}', 1 << 20, 1),
             ("", 1 << 20, 1),
         ],
     )

@@ -85,6 +85,7 @@ def test_services_wait_for_what_they_need() -> None:
         ('{"errors":[{"error":"JetStream stream is not current"}]}', 1 << 20, 0, False),
         ('{"errors":[{"error":"write error: no space left on device"}]}', 1000, 1, False),
         ('{"errors":[{"error":"write error: too many open files"}]}', 1 << 20, 1, True),
+        ('{"errors":[{"error":"JetStream not enabled (10076)"}]}', 1 << 20, 1, True),
         ("", 1 << 20, 1, False),
     ],
 )
@@ -97,7 +98,6 @@ def test_a_bus_that_could_not_store_is_ended_once_it_has_room(
     assert (kind, script.count("/ended")) == ("CMD-SHELL", 1)
     assert EVERY["nats"]["restart"] == "unless-stopped"
     for name, body in {
-        "wget": "exit 0",
         "nc": f"cat > /dev/null\necho '{answer}'" if answer else "exit 1",
         "df": f"echo Filesystem\necho /dev/sda 9 9 {free_kib} 1% /data",
     }.items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import errno
 import json
 import random
 import time
@@ -26,6 +28,8 @@ from stretto_messages.pods import PodPing
 from stretto_messages.values import Shard
 from stretto_runtime import Input, Meta, Runner, Service, Settings
 from stretto_runtime.inputs import LARGEST_BYTES
+from stretto_runtime.process import health
+from stretto_runtime.process.telemetry import Lines
 from stretto_wire.codec import encode
 from stretto_wire.contract.registry import inputs_of, partition_of, requests_of
 
@@ -510,6 +514,30 @@ async def test_a_service_may_start_before_its_server_and_be_stopped_before_it_co
     patient.stop()
     await asyncio.wait_for(task, 60)
     late.kill()
+
+
+def test_a_full_disk_costs_a_service_lines_of_its_log_alone() -> None:
+    with contextlib.suppress(OSError), open("/dev/full", "w") as full:
+        assert Lines(full).write("lost") == 4
+
+
+async def test_a_full_disk_delays_the_address_of_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes on meanwhile: it may be the one that makes room."""
+    tries = iter([OSError(errno.ENOSPC, "no space")])
+    write = Path.write_text
+
+    def refused(self: Path, text: str) -> int:
+        for error in tries:
+            raise error
+        return write(self, text)
+
+    monkeypatch.setattr(Path, "write_text", refused)
+    monkeypatch.setattr(health, "WRITE_AGAIN_S", 0.0)
+    listening = health.Health("s", tmp_path, dict, bytes)
+    port = await listening.start("127.0.0.1", 0)
+    await eventually((tmp_path / "run/s.json").exists)
+    assert json.loads((tmp_path / "run/s.json").read_text())["port"] == port
+    await listening.stop()
 
 
 async def test_a_stuck_edge_leaves_nothing_else_open(server: EmbeddedServer, client: Client, tmp_path: Path) -> None:

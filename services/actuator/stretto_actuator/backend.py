@@ -138,8 +138,9 @@ class PodStatus:
     ``exit_code``: as a shell reports it (128 + signal); None: nobody observed the end. ``reason``: how it has exited.
     ``waiting``: the reason why it is pending. ``limits``: the means that enforce its limits.
     ``launched_at_s``: when it began to run; while it is pending, when it was asked for.
-    ``detail``: what the place says of its end. ``log``: the last lines that it wrote, when it failed, which are its
-    owner's alone. ``adopted``: this backend found it running when it started.
+    ``detail``: what the place says of its end. ``used_up``: what all need and its job has used up, for which it was
+    ended. ``log``: the last lines that it wrote, when it failed, which are its owner's alone. ``adopted``: this
+    backend found it running when it started.
     """
 
     job: str
@@ -153,6 +154,7 @@ class PodStatus:
     exit_code: int | None = None
     reason: ExitReason | None = None
     detail: str = ""
+    used_up: str = ""
     log: str = ""
     adopted: bool = False
     pids: tuple[int, ...] = field(default=())

@@ -36,6 +36,8 @@ def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str |
     """
     if event.reason in BLAMELESS:
         return None
+    if event.used_up:  # another pod would do the same, while all other jobs stand still
+        return f"the job has used up {event.used_up}"
     if event.reason == "image-pull" and not state.applied_version:
         return f"the image of {pod.name} cannot be had: {event.detail}"
     stable = pod.started_at_s is not None and now - pod.started_at_s >= STABLE_S

@@ -13,7 +13,9 @@ from stretto_core.actuator.state import ActuatorState, Facts, Pod
 from stretto_core.actuator.steps import all_servers_run
 
 RECOVERIES = 5
-"""Losses of parameter servers that a job survives; the next one ends it."""
+"""Losses of parameter servers in a row that a job survives; the next one ends it."""
+CALM_S = 600.0
+"""Seconds without a loss after which the next one is the first again, as for a pod that Kubernetes starts anew."""
 
 
 def settle(state: ActuatorState) -> Facts:
@@ -130,9 +132,11 @@ def _catch_up(state: ActuatorState, now: float) -> Facts:
 def _recover(state: ActuatorState, lost: Pod, event: PodExited, now: float) -> Facts:
     """Bring back what the lost server owned; too many losses end the job."""
     if event.reason not in failures.BLAMELESS:
-        state.recoveries += 1
+        calm = state.lost_at_s is not None and now - state.lost_at_s >= CALM_S
+        state.recoveries = 1 if calm else state.recoveries + 1
+        state.lost_at_s = now
     if state.recoveries > RECOVERIES:
-        which = f"the {state.recoveries}. loss of parameters"
+        which = f"the {state.recoveries}. loss of parameters without {CALM_S:g} s between two of them"
         return fail(state, f"{lost.name} was lost ({event.reason}), {which}; giving up")
     if _others_go_on(state):
         return _lose_columns(state, lost, now)

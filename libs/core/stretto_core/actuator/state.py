@@ -188,6 +188,9 @@ class ActuatorState:
     worker_memory_least_bytes: int = 0
     """Least memory of new workers, after one was killed for its memory."""
     recoveries: int = 0
+    """Losses of parameters in a row."""
+    lost_at_s: float | None = None
+    """Time of the last one."""
 
     @property
     def ended(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -118,6 +119,16 @@ def test_users_error_beyond_the_limit_fails_the_job_and_clears_it() -> None:
     assert "workers ended so 3 times, and restarts.worker_failures allows 2" in cluster.told(JobFailed)[0].reason
     assert cluster.pods == {}
     assert cluster.state.phase == "failed"
+
+
+@pytest.mark.parametrize("name", ["worker-0", "ps-0"])
+def test_a_pod_that_used_up_what_all_need_fails_its_job_at_once(name: str) -> None:
+    cluster = started(plan(workers=2, ps=2), JobOpened("job", worker_failures=9))
+    cluster.pods.pop(name)
+    cluster.tell(replace(pod_exited(name, "killed", 137), used_up="the disk: all of it"))
+    cluster.run()
+    assert [failed.reason for failed in cluster.told(JobFailed)] == ["the job has used up the disk: all of it"]
+    assert cluster.pods == {}
 
 
 def test_a_model_that_no_server_can_build_fails_the_job_at_once_with_the_reason() -> None:

@@ -16,6 +16,7 @@ from stretto_client.places import SOCKET
 from stretto_runtime.process.listeners import short
 
 from ..errors import InstallationError, NotRunning
+from .bus_health import Reserve
 from .listeners import GATEWAY
 from .processes import named_in, works_in
 
@@ -29,7 +30,7 @@ REFUSED = "refused.json"
 def make_folder(folder: Path) -> None:
     """Make the folder of an installation. Raises InstallationError when its disk is full."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    free_bytes = shutil.disk_usage(folder).free
+    free_bytes = shutil.disk_usage(folder).free + Reserve(folder).size_bytes  # of one that was killed
     if free_bytes < FREE_BYTES_LEAST:
         free, needed = figures.size(free_bytes), figures.size(FREE_BYTES_LEAST)
         raise InstallationError(

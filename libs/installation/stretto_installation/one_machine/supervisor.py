@@ -29,7 +29,7 @@ from ..server import STORE, keys_of
 from ..settings import StreamsSettings
 from . import redis_server
 from .bus import known_streams, store_url_of
-from .bus_health import LOOK_S, BusHealth
+from .bus_health import LOOK_S, BusHealth, Reserve
 from .leftovers import claim_memory, end_leftovers, free_memory, name_processes, sweep_memory
 from .noting import Noting
 from .nursery import Nursery
@@ -129,6 +129,7 @@ class Installation:
             if name in self.children:
                 await self.children[name].stop(STOP_S)
         if self._owns_folder():
+            await asyncio.to_thread(Reserve(self.folder).give_up)  # the next start looks for room
             await asyncio.to_thread(self._noting.finish, self.folder / "nats" / STORE)
         if self._owns_folder() or not self.folder.exists():
             free_memory(self.folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 from collections.abc import Callable, Generator
@@ -15,6 +16,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
+from stretto_bus.tasks import end
 
 from .connections import Connections, bounded
 from .listeners import BACKLOG, at_port, handed
@@ -22,6 +24,7 @@ from .listeners import BACKLOG, at_port, handed
 CONNECTIONS_MOST = 64
 """Connections at once; a further one closes the oldest, so that a flood neither keeps probes out nor uses up files."""
 HEADERS_S = 10.0
+WRITE_AGAIN_S = 1.0
 
 
 class Server(uvicorn.Server):
@@ -52,6 +55,7 @@ class Health:
         self._service = service
         self._server: Server | None = None
         self._task: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
 
         async def healthz(request: Request) -> Response:
             state = report()
@@ -90,10 +94,17 @@ class Health:
         self._server = Server(config)
         self._task = asyncio.create_task(self._server.serve(sockets=[listener]))
         body = {"service": self._service, "pid": os.getpid(), "host": host, "port": bound}
-        await asyncio.to_thread(self._write, json.dumps(body))
+        try:
+            await asyncio.to_thread(self._write, json.dumps(body))
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            self._writing = asyncio.create_task(self._write_later(json.dumps(body)))
         return bound
 
     async def stop(self) -> None:
+        if self._writing is not None:
+            await end(self._writing)
         if self._server is not None and self._task is not None:
             self._server.stop()
             with contextlib.suppress(TimeoutError):
@@ -102,6 +113,13 @@ class Health:
         with contextlib.suppress(FileNotFoundError, ValueError):
             if json.loads(self._path.read_text())["pid"] == os.getpid():
                 self._path.unlink()
+
+    async def _write_later(self, text: str) -> None:
+        """Write once the disk has room: it may be this service that makes it."""
+        while True:
+            await asyncio.sleep(WRITE_AGAIN_S)
+            with contextlib.suppress(OSError):
+                return await asyncio.to_thread(self._write, text)
 
     def _write(self, text: str) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import io
 import logging
 import math
 import os
@@ -16,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO, cast
 
 import structlog
 from opentelemetry import trace
@@ -271,6 +272,19 @@ class Metrics:
         return generate_latest(self.registry)
 
 
+class Lines(io.TextIOBase):
+    """A stream of lines that are lost where they cannot be written: no service ends because its log's disk is full."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, line: str) -> int:
+        with contextlib.suppress(OSError):
+            self._stream.write(line)
+            self._stream.flush()
+        return len(line)
+
+
 def configure_logs(service: str, level: str) -> None:
     """JSON lines on stderr: time, level, event, service, and trace_id and job where a message is being handled."""
     structlog.configure(
@@ -284,7 +298,7 @@ def configure_logs(service: str, level: str) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.WriteLoggerFactory(sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(cast(TextIO, Lines(sys.stderr))),
         cache_logger_on_first_use=True,
     )
     structlog.contextvars.bind_contextvars(service=service)

@@ -141,7 +141,8 @@ class Reconciler:
             if status is not None and status.state == "exited":
                 self._edge.keep_log(self.job, name, status.log)
                 why = stated_reason(status.log, status.exit_code) or status.detail
-                gone.append(exited(self.job, pod, status.reason or "vanished", status.exit_code, why[:TEXT_MAX]))
+                reason = status.reason or "vanished"
+                gone.append(exited(self.job, pod, reason, status.exit_code, why[:TEXT_MAX], status.used_up))
             elif status is None and (name in expected or pod.phase == "stopping"):
                 gone.append(exited(self.job, pod, "vanished" if name in expected else "completed", None))
         for message in sorted(gone, key=lambda message: message.pod, reverse=True):  # workers before what they lost

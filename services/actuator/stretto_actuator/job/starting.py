@@ -26,9 +26,13 @@ CANNOT_START = 126
 log = structlog.get_logger("stretto.actuator")
 
 
-def exited(job: str, pod: Pod, reason: ExitReason, exit_code: int | None, detail: str = "") -> PodExited:
+def exited(
+    job: str, pod: Pod, reason: ExitReason, exit_code: int | None, detail: str = "", used_up: str = ""
+) -> PodExited:
     """Observe the end of a pod."""
-    return PodExited(job=job, pod=pod.name, role=pod.role, reason=reason, exit_code=exit_code, detail=detail)
+    return PodExited(
+        job=job, pod=pod.name, role=pod.role, reason=reason, exit_code=exit_code, detail=detail, used_up=used_up
+    )
 
 
 class Starter:

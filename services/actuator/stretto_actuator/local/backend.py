@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import hashlib
 import math
 import os
 import subprocess
@@ -33,6 +32,7 @@ from .ends import Ends
 from .exhaustion import Guard
 from .processes import PodProcesses, integer
 from .records import PRIVATE, Record, Records, clear_spans
+from .room import Disk
 
 LOG_BYTES = 1500
 ASK_AGAIN_S = 2.0
@@ -107,14 +107,15 @@ class LocalBackend:
         self._pods_kept_s, self._spans_kept_s = pods_kept_s, spans_kept_s
         self._boxes = boxes
         self._devices = devices
-        name = "stretto-" + hashlib.sha256(str(self._records.folder).encode()).hexdigest()[:10]
-        self._cgroups = Cgroups.find(name) if cgroups else Cgroups([])
+        self._cgroups = Cgroups.of_installation(self._records.folder) if cgroups else Cgroups([])
         self._asked_at_s: dict[tuple[str, str], float] = {}
         self._children: dict[tuple[str, str], subprocess.Popen[bytes]] = {}
         self._following = Following()
         self._ends = Ends(self._following)
         self._cleared_at_s = -math.inf
-        self._guard = Guard(self._records, self._processes)
+        stores = boxes.stores if boxes is not None else (self._state / "checkpoints",)
+        self._disk = Disk(self._state, stores, self._records, self._processes)
+        self._guard = Guard(self._records, self._processes, self._disk)
 
     # the protocol ----------------------------------------------------------------------------------------------
 
@@ -217,6 +218,7 @@ class LocalBackend:
         # nobody waits for the removal of what the pod has left, which may be millions of files
         await asyncio.to_thread(self._records.put_away, job, pod, self._clock())
         self._asked_at_s.pop((job, pod), None)
+        self._guard.ended.pop((job, pod), None)
         if (child := self._children.pop((job, pod), None)) is not None:
             child.poll()
 
@@ -272,6 +274,7 @@ class LocalBackend:
             memory_bytes=spec.memory_bytes,
             group=group,
             limits=limits,
+            room=self._disk.free(),
         )
         self._records.write(record)
         if "cpu-affinity" in limits:
@@ -315,7 +318,8 @@ class LocalBackend:
         oom = record.oom_killed or (code == 137 and record.group.oom_kills() > 0)
         log = _tail(folder / "log", LOG_BYTES) if code not in (0, None) else ""
         reason = "evicted" if (folder / EVICTED).exists() and not oom else exit_reason(code, oom)
-        return replace(base, state="exited", exit_code=code, reason=reason, log=log)
+        used_up = record.used_up or self._guard.ended.get((record.job, record.pod), "")
+        return replace(base, state="exited", exit_code=code, reason=reason, log=log, used_up=used_up)
 
     # weaker limits ---------------------------------------------------------------------------------------------
 

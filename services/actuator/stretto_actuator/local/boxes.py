@@ -21,6 +21,7 @@ from ..backend import BackendError, PodSpec, folders_in
 from ..pod import job_volumes
 from ..settings import ActuatorSettings
 from . import landlock, mounts, seccomp
+from .control_groups import Cgroups
 from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, DEVICE, READ, SHOW, WRITE
 
 FILE_URL = "file://"
@@ -241,7 +242,18 @@ def warning_of(settings: ActuatorSettings) -> str:
         return ""
     if settings.local_confine == "off":
         return "local pods are not confined: STRETTO_ACTUATOR_LOCAL_CONFINE=off; unset it"
-    return _lack()
+    return "; ".join(filter(None, (_lack(), _unbounded(settings))))
+
+
+def _unbounded(settings: ActuatorSettings) -> str:
+    """Return why a pod may have any number of processes, empty where it may not: limits of a user do not bind root."""
+    pods = settings.state_folder.resolve() / "pods"
+    if os.geteuid() or (settings.cgroups and Cgroups.of_installation(pods).has("pids")):
+        return ""
+    return (
+        "local pods of root may have more than 4,096 processes: no control group of processes may be written here; let "
+        "this container write its control groups, or run `stretto up` as another user"
+    )
 
 
 def _local(url: str) -> Path | None:

@@ -7,6 +7,7 @@ read-only (unprivileged, containers); missing limits are reported, and the backe
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import subprocess
 from dataclasses import dataclass, field
@@ -126,6 +127,11 @@ class Cgroups:
                     found.append(Hierarchy(folder, version, frozenset(wanted)))
                     break
         return cls(found)
+
+    @classmethod
+    def of_installation(cls, pods: Path) -> Cgroups:
+        """Folders for the pods whose records are in this folder."""
+        return cls.find("stretto-" + hashlib.sha256(str(pods).encode()).hexdigest()[:10])
 
     def has(self, controller: str) -> bool:
         """Return True if the kernel can limit ``cpu``, ``memory`` or ``pids`` here."""

@@ -27,6 +27,8 @@ from .control_groups import Group
 PRIVATE_FOLDER = 0o700
 PRIVATE = 0o600
 READ_ONLY = 0o400
+LOG_END_BYTES = 1 << 20
+"""What is left of the log of a pod that has used up the disk, as much as is kept in the store."""
 DEVICES_FILE, DEVICES_LOCK = "devices.json", "devices.lock"
 
 log = structlog.get_logger("stretto.actuator")
@@ -36,7 +38,8 @@ log = structlog.get_logger("stretto.actuator")
 class Record:
     """``pod.json``. ``pid`` is the shell's, which is also the session's and the process group's id.
 
-    ``stop_at_s``: when the pod was first asked to end, in seconds since the boot.
+    ``stop_at_s``: when the pod was first asked to end, in seconds since the boot. ``room``: bytes and files that the
+    disk of the state folder had free when it was started. ``used_up``: what it was ended for.
     """
 
     job: str
@@ -50,6 +53,8 @@ class Record:
     limits: tuple[str, ...]
     stop_at_s: float | None = None
     oom_killed: bool = False
+    room: tuple[float, float] | None = None
+    used_up: str = ""
 
 
 class Records:
@@ -141,10 +146,16 @@ class Records:
         """Forget a pod; its log stays."""
         folder = self.of(job, pod)
         for gone in (self.files(job, pod), self.scratch(job, pod)):
-            _remove(gone)
+            remove(gone)
         with contextlib.suppress(FileNotFoundError):  # put away by somebody else meanwhile
             os.utime(folder / "pod.json", (now_s, now_s))
             (folder / "pod.json").rename(folder / "pod.done.json")
+
+    def empty(self, job: str) -> None:
+        """Remove what the ended pods of a job have written, but the ends of their logs."""
+        for folder in self.folder.glob(f"{job}/*/"):
+            remove(folder / "work")
+            _cut(folder / "log")
 
     def clear(self, before_s: float, but: Container[str]) -> None:
         """Remove the folders of pods that were put away before then, except those of the jobs in ``but``."""
@@ -164,15 +175,26 @@ def clear_spans(spans: Path, before_s: float, but: Container[str]) -> None:
             if folder.is_symlink() or not folder.is_dir() or folder.name in but:
                 continue
             if max(each.lstat().st_mtime for each in (folder, *folder.iterdir())) < before_s:
-                _remove(folder)
+                remove(folder)
 
 
-def _remove(folder: Path) -> None:
-    """Remove a folder as far as possible. What a pod has laid into it may be deeper than Python's stack."""
-    try:
-        shutil.rmtree(folder, ignore_errors=True)
-    except RecursionError:
-        subprocess.run(["rm", "-rf", "--", str(folder)], check=False, stderr=subprocess.DEVNULL)
+def remove(folder: Path) -> None:
+    """Remove a folder or a file as far as possible. What a pod has laid there may be closed, millions of files, or
+    deeper than Python's stack."""
+    for command in (("rm", "-rf"), ("chmod", "-R", "u+rwX"), ("rm", "-rf")):
+        if not os.path.lexists(folder):
+            return
+        subprocess.run([*command, "--", str(folder)], check=False, stderr=subprocess.DEVNULL)
+
+
+def _cut(log: Path) -> None:
+    """Leave the end of a log of a pod that has ended."""
+    with contextlib.suppress(OSError), log.open("r+b") as file:
+        file.seek(max(file.seek(0, os.SEEK_END) - LOG_END_BYTES, 0))
+        last = file.read()
+        file.truncate(0)  # also what was reserved behind its end
+        file.seek(0)
+        file.write(last)
 
 
 def _private_folder(folder: Path) -> None:

@@ -546,6 +546,10 @@ def test_where_the_kernel_cannot_pods_start_as_before_and_it_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here = ActuatorSettings(state_folder=tmp_path)
+    assert boxes_of(here) is not None, "what this user gets is known from now on"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert warning_of(here.model_copy(update={"cgroups": False})).startswith("local pods of root may have more than")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert warning_of(here) == ""
     assert "unset it" in warning_of(ActuatorSettings(state_folder=tmp_path, local_confine="off"))
     assert boxes_of(ActuatorSettings(state_folder=tmp_path, local_confine="off")) is None

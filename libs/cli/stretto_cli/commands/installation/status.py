@@ -54,13 +54,13 @@ async def _processes(folder: Path) -> list[dict[str, Any]]:
         used = used_by(entry)
         report = await readiness(folder, name, entry["pid"])
         is_store = name in ("nats", "redis")
-        stores = is_store and not (name == "nats" and of_bus)
+        stores = is_store and (name != "nats" or of_bus.stores)
         rows.append(
             {
                 "name": name,
                 "pid": entry["pid"],
                 "ready": used is not None and (stores or report["ready"]),
-                "why": of_bus if name == "nats" else reason_of(report),
+                "why": of_bus.why if name == "nats" else reason_of(report),
                 "memory_bytes": used.memory_bytes if used else 0,
                 "cpu_s": used.cpu_s if used else 0.0,
                 "restarts": entry["restarts"],
@@ -91,8 +91,8 @@ def _table(report: dict[str, Any]) -> RenderableType:
             "" if row["partitions"] is None else str(row["partitions"]),
         )
     total = sum(row["memory_bytes"] for row in report["processes"])
-    lacking = [row for row in report["processes"] if not row["ready"] and row["why"]]
-    why = [f"[red]{row['name']}[/red]: {escape(row['why'])}" for row in lacking]
+    lacking = [row for row in report["processes"] if row["why"] and (row["name"] == "nats" or not row["ready"])]
+    why = [f"[{'yellow' if row['ready'] else 'red'}]{row['name']}[/]: {escape(row['why'])}" for row in lacking]
     warnings = [Text(f"warning: {warning}", style="yellow") for warning in report["warnings"]]
     alerts = [
         Text(f"{alert['alert']} {alert['subject']}: {alert['detail']}", style="red") for alert in report["alerts"]

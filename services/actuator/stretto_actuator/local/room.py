@@ -1,0 +1,162 @@
+"""Who has used up the room on the disk of an installation: jobs fill it, and the bus of all jobs stores nothing.
+
+No limit of the kernel divides a disk among the processes of one user. A job's pods write into the same folders, so a
+job is to blame as a whole.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from .descriptors import HiddenFiles, unlinked
+from .processes import PodProcesses
+from .records import Record, Records, remove
+
+MEASURE_S = 20.0
+"""Seconds for a measurement of a job's folders, after which the job hides what it has (taste)."""
+MANIFEST = "manifest.json"
+"""File that makes a folder of a job a checkpoint."""
+
+
+class Room(NamedTuple):
+    """Room on a disk. ``files``: how many more of them it can have."""
+
+    size_bytes: float
+    files: float
+
+    @classmethod
+    def of(cls, folder: Path) -> Self:
+        """Return the room for files in a folder. Raises OSError."""
+        found = os.statvfs(folder)
+        return cls(found.f_bavail * found.f_frsize, found.f_favail if found.f_files else math.inf)
+
+    def __str__(self) -> str:
+        files = f" in {self.files:,.0f} files" * math.isfinite(self.files)
+        return f"{self.size_bytes / 2**20:,.0f} MiB{files}"
+
+
+LEAST, SCARCE = Room(128 << 20, 2000), Room(32 << 20, 500)
+"""Room with less of which a disk is short, so that a job is ended before the bus stores nothing; and with less of which
+it is about to. A job that holds less is not to blame (taste)."""
+KINDS = (0, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a job has of a disk.
+
+    ``had``: the room that was free when the first of its pods started. ``own``: what goes with its pods. ``kept``: what
+    stays, its checkpoints. ``hides``: there is more than it shows.
+    """
+
+    job: str
+    had: Room
+    own: Room
+    kept: Room
+    hides: bool = False
+
+
+def is_short(free: Room, *, late: bool) -> bool:
+    """Return whether so much room is so little that a job is to blame. ``late``: nobody was at first."""
+    return any(left < least for left, least in zip(free, SCARCE if late else LEAST, strict=True))
+
+
+def to_blame(free: Room, uses: Sequence[Use], *, late: bool) -> Use | None:
+    """Return the job that has used up what is short, None if no job has: then other programs of the machine did.
+
+    It is the one that holds most, if it and those that began in no more room hold half of what has gone since: a job
+    that has stood still while others filled the disk is spared. ``late``: nobody was to blame at first, and there is
+    hardly any room, so that checkpoints count, which are as large as the model, and whoever hides something.
+    """
+
+    def held(use: Use, kind: int) -> float:
+        if not late:
+            return use.own[kind]
+        return math.inf if use.hides else use.own[kind] + use.kept[kind]
+
+    least = SCARCE if late else LEAST
+    for kind in (kind for kind in KINDS if free[kind] < least[kind]):
+        for use in sorted(uses, key=lambda each: held(each, kind), reverse=True):
+            together = sum(held(each, kind) for each in uses if each is use or each.had[kind] <= use.had[kind])
+            if held(use, kind) >= least[kind] and together >= (use.had[kind] - free[kind]) / 2:
+                return use
+    return None
+
+
+class Disk:
+    """The disk of an installation's state folder. ``stores``: folders in which each job has one for checkpoints."""
+
+    def __init__(self, state: Path, stores: Iterable[Path], records: Records, processes: PodProcesses) -> None:
+        self._state, self._stores = state, [*stores]
+        self._records, self._processes = records, processes
+
+    def free(self) -> Room:
+        """Return the room that is left. Raises OSError."""
+        return Room.of(self._state)
+
+    def uses(self) -> list[Use]:
+        """Measure what each job that has pods holds, whatever way its pods have hidden it. Raises OSError."""
+        jobs: dict[str, list[Record]] = {}
+        for record in self._records.all():
+            jobs.setdefault(record.job, []).append(record)
+        return [self._use(job, records) for job, records in jobs.items()]
+
+    def give_back(self, job: str, *, checkpoints: bool) -> None:
+        """Remove what the ended pods of a job have written, but the ends of their logs, and complete checkpoints.
+
+        ``checkpoints``: remove from the job's folders of checkpoints what belongs to none.
+        """
+        self._records.empty(job)
+        remove(self._state / "spans" / job)
+        for folder in self._kept(job) if checkpoints else ():
+            with contextlib.suppress(OSError), os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_symlink() or not os.path.isfile(os.path.join(entry.path, MANIFEST)):
+                        remove(Path(entry.path))
+
+    def _use(self, job: str, records: Sequence[Record]) -> Use:
+        first = min(records, key=lambda record: record.launched_at_s)
+        had = Room(*(first.room or (math.inf, math.inf)))  # one of an earlier version does not tell it
+        pids = [process.pid for record in records for process in self._processes.members(record)]
+        device, folders = os.stat(self._state).st_dev, [self._records.folder / job, self._state / "spans" / job]
+        own, own_hides = measured(folders, device)
+        kept, kept_hides = measured(self._kept(job), device)
+        try:
+            open_still = unlinked(pids, device, [*map(str, folders), *map(str, self._kept(job))])
+            hides = own_hides or kept_hides
+        except HiddenFiles:
+            open_still, hides = dict[int, int](), True
+        own = Room(own.size_bytes + sum(open_still.values()), own.files + len(open_still))
+        return Use(job, had, own, kept, hides)
+
+    def _kept(self, job: str) -> list[Path]:
+        return [store / job for store in self._stores]
+
+
+def measured(folders: Iterable[Path], device: int) -> tuple[Room, bool]:
+    """Return what folders on this device hold, and whether some of it cannot be seen, or not in time."""
+    there: list[str] = []
+    for folder in folders:
+        with contextlib.suppress(OSError):
+            if os.stat(folder, follow_symlinks=False).st_dev == device:
+                there.append(str(folder))
+    found: list[float] = []
+    hides = False
+    for kind in ("--block-size=1", "--inodes") if there else ():
+        command = ["du", "--one-file-system", "--summarize", "--total", kind, "--", *there]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, timeout=MEASURE_S, check=False, env={**os.environ, "LC_ALL": "C"}
+            )
+        except subprocess.TimeoutExpired:
+            return Room(0, 0), True
+        hides = hides or b"Permission denied" in done.stderr
+        found.append(float(done.stdout.rpartition(b"\ttotal")[0].rpartition(b"\n")[2] or 0))
+    return Room(*found) if there else Room(0, 0), hides
