@@ -119,7 +119,7 @@ class Bench:
         self.parameters.seed(self.program.initial_dense(), self.program.initial_state())
         self.program.warm()
         address_of = lambda number: f"unix:{self.folder}/lane-{number}.sock"  # noqa: E731
-        self.lanes = LanePool(self.spec, self.lanes_most, address_of, self.access)
+        self.lanes = LanePool(self.spec, self.lanes_most, address_of, self.access, self.program.reading)
         self.until_served()
 
     def _passed(self) -> None:

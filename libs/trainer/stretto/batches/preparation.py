@@ -13,7 +13,6 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-import pyarrow
 from stretto_parameters.keys import KeyBatch, TableKeys
 from stretto_pipeline.arrays import Arrays, size_bytes
 from stretto_pipeline.errors import ArraysRefused
@@ -21,9 +20,10 @@ from stretto_pipeline.feeding import SampleRange
 from stretto_plane import Message
 from stretto_wire.jobspec.spec import JobSpec
 
-from ..model.program import Prepared
+from ..model.reading import Prepared
 
-REQUEST_BYTES_MAX = 64 * 1024
+REQUEST_BYTES_MAX = 1024 * 1024
+"""Bytes of a request: a model of thousands of inputs names them all."""
 LEAVE_S = 5.0
 """Seconds that a lane which leaves gives trainers to take what they asked for (taste: longer than a batch takes)."""
 _ARRAY = "batch "
@@ -38,7 +38,8 @@ class Kind(IntEnum):
     PREPARE = 2
     """Asks for a batch: start and length, int64, then the partition's name; the answer has the prepared batch."""
     LANES = 3
-    """Asks a data worker for its lanes: no part; the answer's part is a JSON list of their addresses."""
+    """Asks a data worker for its lanes: the part says how they are to read batches, JSON of `Reading` or null; the
+    answer's part is a JSON list of their addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +112,7 @@ def fingerprint_of(spec: JobSpec, task: object) -> Fingerprint:
     return {
         "python": sys.version.split()[0],
         "numpy": np.__version__,
-        "pyarrow": str(pyarrow.__version__),
-        "stretto": importlib.metadata.version("stretto"),
+        **{name: importlib.metadata.version(name) for name in ("pyarrow", "stretto")},
         "job": hashlib.sha256(job.encode()).hexdigest()[:16],
         f"source of {type(task).__module__}": hashlib.sha256(source.encode()).hexdigest()[:16],
     }

@@ -17,6 +17,7 @@ from ..batches.preparation import LEAVE_S, REQUEST_BYTES_MAX, BatchesPrepared, F
 from ..engine.link import Access
 from ..errors import DataError
 from ..model.program import Program
+from ..model.reading import BatchReader
 
 log = logging.getLogger("stretto.data_worker")
 
@@ -27,8 +28,8 @@ LOOK_S = 0.02
 class Lane:
     """Serves an address. It prepares one batch at a time; trainers that ask meanwhile wait in the order they came."""
 
-    def __init__(self, program: Program, fingerprint: Fingerprint, address: str, access: Access) -> None:
-        self._program = program
+    def __init__(self, reader: Program | BatchReader, fingerprint: Fingerprint, address: str, access: Access) -> None:
+        self._reader = reader
         self._fingerprint = fingerprint
         self._turn = threading.Lock()
         self.work = BatchesPrepared()
@@ -57,6 +58,6 @@ class Lane:
         wanted = range_of(message)
         with self._turn:
             begun_s = time.monotonic()
-            arrays = arrays_of(self._program.prepare(wanted.start, wanted.length, wanted.partition))
+            arrays = arrays_of(self._reader.prepare(wanted.start, wanted.length, wanted.partition))
             self.work += BatchesPrepared(1, time.monotonic() - begun_s)
         return Kind.PREPARE, self._writers.setdefault(peer, Writer()).parts(arrays)

@@ -22,7 +22,6 @@ from ..model.one_step import REPEATED, Reference, Trial
 from ..model.program import (
     LARGEST_EMBEDDING,
     ROWS,
-    Feature,
     Gradients,
     Inputs,
     Options,
@@ -37,6 +36,7 @@ from ..model.program import (
     state_refused,
 )
 from ..optimizers import Optimizer
+from ..model.reading import Feature
 from ..readers import Batch
 from .objective import own_loss
 from .optimizer import from_torch, made_of

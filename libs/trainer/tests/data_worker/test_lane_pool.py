@@ -21,6 +21,7 @@ from stretto.data_worker.lane_pool import LanePool, _environment
 from stretto.engine.link import Access
 from stretto.model.entry_point import load
 from stretto.model.program import Program
+from stretto.model.reading import Feature, Reading
 from stretto.trial.local import Here
 from stretto_plane import Key
 from stretto_wire.jobspec.spec import JobSpec
@@ -29,6 +30,8 @@ from trainer_harness import spec_of, wait_for
 BATCH, BATCHES = 256, 96
 SMALL = {"seed": 5, "categories": 2000, "hidden": "16"}
 """The arguments of the model in `spec_of`."""
+READING = Reading({"rows": 26}, {"numeric": Feature((None, 13))}, has_own_loss=False)
+"""How batches of this model are read."""
 HOSTILE = Path(__file__).parents[1] / "helpers" / "hostile_peers.py"
 
 
@@ -45,7 +48,7 @@ def access() -> Access:
 @pytest.fixture(scope="module")
 def lanes(spec: JobSpec, access: Access, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanePool]:
     folder = tmp_path_factory.mktemp("lanes")
-    started = LanePool(spec, 2, lambda number: f"unix:{folder}/lane-{number}.sock", access)
+    started = LanePool(spec, 2, lambda number: f"unix:{folder}/lane-{number}.sock", access, READING)
     wait_for(lambda: len(started.addresses) == 2)
     yield started
     started.close()
@@ -122,6 +125,9 @@ def test_lanes_change_no_bit_of_the_parameters(spec: JobSpec, access: Access, la
     assert not found[0].differing
     wait_for(lambda: lanes.work.batches >= counts.answers)
     assert lanes.work.busy_s > 0
+    assert found[0].reading == READING
+    loaded = [Path(f"/proc/{pid}/maps").read_text() for pid in lanes.pids.values()]
+    assert not any("tensorflow" in each for each in loaded), "the module of the model imports Keras, and no lane uses it"
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -149,7 +155,8 @@ def test_a_lane_that_leaves_answers_what_it_was_asked(access: Access, alone: int
     """
     slow = spec_of(BATCH * BATCHES, model={"arguments": {**SMALL, "samples_per_s": BATCH / 0.1}})
     stays, leaves = (
-        LanePool(slow, 1, lambda _, name=name: f"unix:{tmp_path}/{name}.sock", access) for name in ("stays", "leaves")
+        LanePool(slow, 1, lambda _, name=name: f"unix:{tmp_path}/{name}.sock", access, READING)
+        for name in ("stays", "leaves")
     )
     feeds: list[tuple[Feed, Program]] = []
     left_at: list[int] = []
@@ -198,7 +205,7 @@ def test_a_lane_whose_data_differ_is_found_and_named(
     spec: JobSpec, access: Access, alone: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = spec_of(BATCH * BATCHES, model={"arguments": {**SMALL, "seed": 6}})
-    wrong = LanePool(other, 1, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access)
+    wrong = LanePool(other, 1, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access, READING)
     try:
         wait_for(lambda: wrong.addresses)
 
@@ -256,7 +263,7 @@ from stretto_plane import Key
 from stretto_wire.jobspec.spec import JobSpec
 
 spec = JobSpec.model_validate_json(sys.argv[1])
-lanes = LanePool(spec, 1, lambda number: f"unix:{sys.argv[2]}/lane-{number}.sock", Access(Key.random()))
+lanes = LanePool(spec, 1, lambda number: f"unix:{sys.argv[2]}/lane-{number}.sock", Access(Key.random()), None)
 while not lanes.addresses:
     time.sleep(0.01)
 print(lanes.pids[0], flush=True)
