@@ -135,7 +135,7 @@ class Bench:
 
     def use(self, addresses: Collection[str], warm: int = WARM) -> None:
         """Use these lanes and no others, from when they are trusted on."""
-        self.feed.use(addresses, self.access, fingerprint_of(self.spec, self.program.task))
+        self.feed.use(addresses, self.access, fingerprint_of(self.spec.model_dump(mode="json"), self.program.task))
         self.steps(warm + 4 * len(addresses))
 
     def steps(self, count: int, midway: Callable[[], None] | None = None) -> list[float]:

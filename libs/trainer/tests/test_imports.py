@@ -54,7 +54,10 @@ assert not heavy, heavy
     [
         ("import torch, torch.nn; from torch import nn; print(is_deferred(torch), is_deferred(nn))", "True True"),
         ("import torch; torch.nn.Module; from torch import nn; print(nn is torch.nn, torch.__version__)", "True 2.6"),
-        ("from torch.nn import Module; import torch; print(Module is torch.nn.Module, is_deferred(torch))", "True False"),
+        (
+            "from torch.nn import Module; import torch; print(Module is torch.nn.Module, is_deferred(torch))",
+            "True False",
+        ),
         ("import torch; from torch import *; print(loaded, is_deferred(sys.modules['torch']))", "True False"),
         ("import torch\ntry:\n    import torch.no\nexcept ModuleNotFoundError as error: print(error.name)", "torch.no"),
         ("import torch\ntry: torch.no\nexcept AttributeError as error: print(error.name, error.obj.loaded)", "no True"),

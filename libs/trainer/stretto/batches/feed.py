@@ -78,7 +78,7 @@ class Feed(FeedEdge[Prepared]):
 
     @property
     def reading(self) -> Reading | None:
-        """How lanes are to read batches; None if they need the model for it."""
+        """All that lanes need to read batches; None if they need the model for it."""
         return self._program.reading
 
     def prepare_s(self) -> tuple[float, float]:

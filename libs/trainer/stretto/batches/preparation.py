@@ -18,7 +18,6 @@ from stretto_pipeline.arrays import Arrays, size_bytes
 from stretto_pipeline.errors import ArraysRefused
 from stretto_pipeline.feeding import SampleRange
 from stretto_plane import Message
-from stretto_wire.jobspec.spec import JobSpec
 
 from ..model.reading import Prepared
 
@@ -101,14 +100,17 @@ Fingerprint = Mapping[str, str]
 """Everything that determines a prepared batch. A data worker is used only if its fingerprint equals the trainer's."""
 
 
-def fingerprint_of(spec: JobSpec, task: object) -> Fingerprint:
-    """Return the fingerprint of this process: versions, the job's model and data, and the source of the user's code."""
+def fingerprint_of(spec: Mapping[str, Any], task: object) -> Fingerprint:
+    """Return the fingerprint of this process: versions, the job's model and data, and the source of the user's code.
+
+    spec: the job's specification as it travels, for a lane parses no more of it.
+    """
     module = inspect.getmodule(type(task))
     try:
         source = inspect.getsource(module) if module is not None else ""
     except (OSError, TypeError):
         source = ""
-    job = json.dumps([spec.model.model_dump(mode="json"), spec.dataset.model_dump(mode="json")], sort_keys=True)
+    job = json.dumps([spec["model"], spec["dataset"]], sort_keys=True)
     return {
         "python": sys.version.split()[0],
         "numpy": np.__version__,

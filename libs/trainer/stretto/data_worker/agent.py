@@ -29,7 +29,7 @@ _SERVES_S = 2.0
 class DataWorker:
     """A data worker pod: an address at which workers ask for lanes, and a lane for each of its cores.
 
-    Lanes start when the first worker says how batches are read, for which most need neither the model nor its framework.
+    Lanes start when the first worker says how batches are read, for which most need neither model nor framework.
     """
 
     def __init__(self, pod: Pod) -> None:
@@ -98,7 +98,7 @@ class DataWorker:
     def _handle(self, message: Message, peer: Peer) -> tuple[int, Sequence[Any]]:
         if message.kind != Kind.LANES:
             raise DataError(f"a request of kind {message.kind} is refused: ask for {Kind.LANES.name}")
-        lanes = self._lanes_for(Reading.of_json(bytes(message.parts[0])))
+        lanes = self._lanes_for(Reading.of_json(b"".join(message.parts)))
         return Kind.LANES, [json.dumps(lanes.until_one_serves(_SERVES_S)).encode()]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import multiprocessing
 import os
@@ -15,21 +16,28 @@ from dataclasses import dataclass
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 from stretto_plane import Key
-from stretto_wire.jobspec.spec import JobSpec
 
 from ..batches.preparation import LEAVE_S, BatchesPrepared
 from ..engine.link import Access
 from ..errors import DataError, ModelRefused
-from ..model.entry_point import Task
-from ..model.program import Program
 from ..model.reading import BatchReader, Reading
+
+if TYPE_CHECKING:
+    from stretto_wire.jobspec.spec import JobSpec, ModelSpec
+
+    from ..model.entry_point import Task
+    from ..model.program import Program
 
 log = logging.getLogger("stretto.data_worker")
 
 ENTRY_VARIABLE, READS_ONLY_VARIABLE = "STRETTO_LANE_ENTRY", "STRETTO_LANE_READS_ONLY"
 """Variables of the process that lanes are forked from: the entry to import, and '1' if lanes do without its model."""
+_MEMORY = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
+"""Variables by which a lane that reads Parquet keeps 10 to 40 MB less of what it has freed, in no more CPU time."""
 START_S = 120.0
 RETRY_S = 1.0
 STOP_S = LEAVE_S + 2.0
@@ -82,6 +90,7 @@ class LanePool:
         paths = os.pathsep.join(path for path in sys.path if path)
         reads_only = "" if reading is None else "1"
         variables = {ENTRY_VARIABLE: spec.model.entry, READS_ONLY_VARIABLE: reads_only, "PYTHONPATH": paths}
+        variables = {**_MEMORY, **{name: os.environ[name] for name in _MEMORY if name in os.environ}, **variables}
         with _short_temporary_folder(), _environment(variables):
             forkserver.ensure_running()
         self._threads = [
@@ -228,14 +237,14 @@ def _serve(spec: str, reading: Reading | None, address: str, key: bytes, encrypt
     threading.Thread(target=_end_with_pod, daemon=True).start()
     leaving = threading.Event()
     leave_on_signals(leaving)
-    job = JobSpec.model_validate_json(spec)
+    document: dict[str, Any] = json.loads(spec)
     try:
-        task = load(job.model)
-        reader = _program(task, job) if reading is None else BatchReader.of(task, reading)
+        task = load(cast("ModelSpec", SimpleNamespace(**document["model"])))
+        reader = _program(task, spec) if reading is None else BatchReader.of(task, reading)
     except (ModelRefused, DataError) as error:
         told.send(_Told(refused=str(error)))
         return
-    lane = Lane(reader, fingerprint_of(job, task), address, Access(Key.of(key), encrypted))
+    lane = Lane(reader, fingerprint_of(document, task), address, Access(Key.of(key), encrypted))
     with contextlib.suppress(BrokenPipeError):  # what the lane was forked from is asked to end, too, and is sooner
         told.send(_Told(address=lane.address))
         while not leaving.wait(COUNT_S):
@@ -245,11 +254,13 @@ def _serve(spec: str, reading: Reading | None, address: str, key: bytes, encrypt
         told.send(lane.work)
 
 
-def _program(task: Task, job: JobSpec) -> Program:
+def _program(task: Task, spec: str) -> Program:
     """Build the model that says which rows a batch looks up. Raises ModelRefused, DataError."""
+    from stretto_wire.jobspec.spec import JobSpec
+
     from ..build import make_program, options_of
 
-    return make_program(task, options_of(job))
+    return make_program(task, options_of(JobSpec.model_validate_json(spec)))
 
 
 def _end_with_pod() -> None:

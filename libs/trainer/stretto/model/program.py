@@ -100,6 +100,10 @@ class Program(Compared, Protocol):
         """Read samples and index their keys: a pure function of its arguments. Raises DataError."""
         ...
 
+    def prepared(self, batch: Batch) -> Prepared:
+        """Return what a step needs of a batch that `read` gave. Raises DataError."""
+        ...
+
     def no_keys(self) -> KeyBatch:
         """Return a batch without samples, to pull the dense parameters alone."""
         ...

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS
-from stretto_parameters.keys import index
+from stretto_parameters.keys import KeyBatch, index
 
-from ..engine.layout import KeyBatch
 from ..errors import DataError
 from ..readers import Batch
 from .entry_point import Task, call_of, keys_of, read_of
@@ -91,7 +90,7 @@ class BatchReader:
 
     @property
     def reading(self) -> Reading | None:
-        """What another process needs to prepare the same batches; None if it needs the model."""
+        """All that another process needs to prepare the same batches; None if it needs the model."""
         return Reading(self._fields, self._features, self.has_own_loss)
 
     def read(self, start: int, length: int, partition: str = "") -> Batch:
@@ -150,7 +149,10 @@ class BatchReader:
 
     def prepare(self, start: int, length: int, partition: str = "") -> Prepared:
         """Read samples and index their keys: a pure function of its arguments. Raises DataError."""
-        batch = self.read(start, length, partition)
+        return self.prepared(self.read(start, length, partition))
+
+    def prepared(self, batch: Batch) -> Prepared:
+        """Return what a step needs of a batch that `read` gave. Raises DataError."""
         return Prepared(self.needed(batch), self.index(batch))
 
     def needed(self, batch: Batch) -> Batch:

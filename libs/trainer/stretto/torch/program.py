@@ -35,8 +35,8 @@ from ..model.program import (
     state_of,
     state_refused,
 )
-from ..optimizers import Optimizer
 from ..model.reading import Feature
+from ..optimizers import Optimizer
 from ..readers import Batch
 from .objective import own_loss
 from .optimizer import from_torch, made_of

@@ -110,7 +110,7 @@ def alone(spec: JobSpec) -> int:
 
 def joined(lanes: LanePool, access: Access, spec: JobSpec) -> Callable[[Feed, Program], None]:
     def join(feed: Feed, program: Program) -> None:
-        feed.use(lanes.addresses, access, fingerprint_of(spec, program.task))
+        feed.use(lanes.addresses, access, fingerprint_of(spec.model_dump(mode="json"), program.task))
 
     return join
 
@@ -127,7 +127,9 @@ def test_lanes_change_no_bit_of_the_parameters(spec: JobSpec, access: Access, la
     assert lanes.work.busy_s > 0
     assert found[0].reading == READING
     loaded = [Path(f"/proc/{pid}/maps").read_text() for pid in lanes.pids.values()]
-    assert not any("tensorflow" in each for each in loaded), "the module of the model imports Keras, and no lane uses it"
+    assert not any("tensorflow" in each for each in loaded), (
+        "the module of the model imports Keras, and no lane uses it"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -163,14 +165,16 @@ def test_a_lane_that_leaves_answers_what_it_was_asked(access: Access, alone: int
 
     def join(feed: Feed, program: Program) -> None:
         wait_for(lambda: stays.addresses and leaves.addresses)
-        feed.use((*stays.addresses, *leaves.addresses), access, fingerprint_of(slow, program.task))
+        feed.use(
+            (*stays.addresses, *leaves.addresses), access, fingerprint_of(slow.model_dump(mode="json"), program.task)
+        )
         feeds.append((feed, program))
 
     def leave() -> None:
         feed, program = feeds[0]
         wait_for(lambda: feed.counts.delivered > BATCHES * 5 / 8)
         left_at.append(feed.counts.delivered)
-        feed.use(stays.addresses, access, fingerprint_of(slow, program.task))
+        feed.use(stays.addresses, access, fingerprint_of(slow.model_dump(mode="json"), program.task))
         leaves.close()
 
     leaving = threading.Thread(target=leave)
@@ -193,7 +197,9 @@ def test_a_lane_with_other_code_is_not_used(
     spec: JobSpec, access: Access, lanes: LanePool, alone: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     def join(feed: Feed, program: Program) -> None:
-        feed.use(lanes.addresses, access, {**fingerprint_of(spec, program.task), "numpy": "1.0"})
+        feed.use(
+            lanes.addresses, access, {**fingerprint_of(spec.model_dump(mode="json"), program.task), "numpy": "1.0"}
+        )
         wait_for(lambda: "numpy: 1.0 here" in caplog.text)
 
     found: list[Feed] = []
@@ -210,7 +216,7 @@ def test_a_lane_whose_data_differ_is_found_and_named(
         wait_for(lambda: wrong.addresses)
 
         def join(feed: Feed, program: Program) -> None:
-            feed.use(wrong.addresses, access, fingerprint_of(other, program.task))
+            feed.use(wrong.addresses, access, fingerprint_of(other.model_dump(mode="json"), program.task))
 
         found: list[Feed] = []
         assert trained(spec, join, found.append) == alone
@@ -239,7 +245,7 @@ def test_hostile_peers_are_refused_and_change_nothing(
 
     def begin(feed: Feed, program: Program) -> None:
         print(json.dumps({"frames": 600, "per_s": 10_000, "seed": 1}), file=attacker.stdin, flush=True)
-        feed.use((*lanes.addresses, wrong), access, fingerprint_of(spec, program.task))
+        feed.use((*lanes.addresses, wrong), access, fingerprint_of(spec.model_dump(mode="json"), program.task))
 
     found: list[Feed] = []
     assert trained(spec, begin, found.append) == alone

@@ -68,7 +68,7 @@ def checksum(spec: JobSpec, access: Access, addresses: tuple[str, ...]) -> tuple
     feed = Feed(program)
     with Here(program, BATCH, pipeline=False, feed=feed) as here:
         if addresses:
-            feed.use(addresses, access, fingerprint_of(spec, program.task))
+            feed.use(addresses, access, fingerprint_of(spec.model_dump(mode="json"), program.task))
         here.train(0, SAMPLES)
         return here.server.store.checksum(), feed
 
