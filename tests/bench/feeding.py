@@ -119,7 +119,7 @@ class Bench:
         self.parameters.seed(self.program.initial_dense(), self.program.initial_state())
         self.program.warm()
         address_of = lambda number: f"unix:{self.folder}/lane-{number}.sock"  # noqa: E731
-        self.lanes = LanePool(self.spec, self.lanes_most, address_of, self.access)
+        self.lanes = LanePool(self.spec, self.lanes_most, address_of, self.access, self.program.reading)
         self.until_served()
 
     def _passed(self) -> None:
@@ -135,7 +135,7 @@ class Bench:
 
     def use(self, addresses: Collection[str], warm: int = WARM) -> None:
         """Use these lanes and no others, from when they are trusted on."""
-        self.feed.use(addresses, self.access, fingerprint_of(self.spec, self.program.task))
+        self.feed.use(addresses, self.access, fingerprint_of(self.spec.model_dump(mode="json"), self.program.task))
         self.steps(warm + 4 * len(addresses))
 
     def steps(self, count: int, midway: Callable[[], None] | None = None) -> list[float]:

@@ -73,7 +73,7 @@ def _measured(fed: Bench, attacker: subprocess.Popen[str]) -> list[Row]:
 
 def _use(fed: Bench, addresses: tuple[str, ...]) -> None:
     """Use these lanes from now on; those that stay are asked without a break."""
-    fed.feed.use(addresses, fed.access, fingerprint_of(fed.spec, fed.program.task))
+    fed.feed.use(addresses, fed.access, fingerprint_of(fed.spec.model_dump(mode="json"), fed.program.task))
 
 
 def _say(attacker: subprocess.Popen[str], message: Any) -> None:

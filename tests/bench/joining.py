@@ -111,7 +111,9 @@ def opened() -> Generator[tuple[Bench, Pods, Path]]:
             cluster.start()
             try:
                 access = Access(Key.load(cluster.key_path))
-                workers = DataWorkerList(fed.feed, access, fingerprint_of(fed.spec, fed.program.task))
+                workers = DataWorkerList(
+                    fed.feed, access, fingerprint_of(fed.spec.model_dump(mode="json"), fed.program.task)
+                )
                 fed.steps(WARM)
                 yield fed, Pods(cluster, workers), note
                 workers.use(())

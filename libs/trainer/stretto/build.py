@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import gc
-import importlib.abc
 import inspect
 import os
 import random
 import sys
-from collections.abc import Generator
 from typing import Any, cast
 
 import numpy as np
@@ -137,35 +134,3 @@ def _build(task: Task, seed: int) -> tuple[Any, Any]:
         raise
     except Exception as error:
         raise ModelRefused(f"build() failed: {type(error).__name__}: {error}") from error
-
-
-@contextlib.contextmanager
-def lighter_imports() -> Generator[None]:
-    """Import TensorFlow, and Keras with it, in 2.9 s of CPU time instead of 4.1 s (two cores, quiet).
-
-    Keras imports matplotlib for its own plots where it is installed, and the collector walks the modules again and
-    again. A pod does without Keras' plots; the user's own code imports matplotlib as ever. What is imported now is
-    never freed, so the collector need not look at it again.
-    """
-    finder = _KerasWithoutPlots()
-    sys.meta_path.insert(0, finder)
-    gc.disable()
-    try:
-        yield
-    finally:
-        sys.meta_path.remove(finder)
-        gc.enable()
-        gc.freeze()
-
-
-class _KerasWithoutPlots(importlib.abc.MetaPathFinder):
-    """Finds no matplotlib for Keras, which then goes on without it."""
-
-    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
-        if fullname != "matplotlib":
-            return
-        frame = sys._getframe(1)
-        while frame.f_back is not None and str(frame.f_globals.get("__name__")).startswith("importlib."):
-            frame = frame.f_back
-        if str(frame.f_globals.get("__name__")).startswith("keras."):
-            raise ModuleNotFoundError("Keras does without its plots here", name=fullname)

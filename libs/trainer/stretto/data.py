@@ -1,6 +1,6 @@
 """The command by which the actuator starts a data worker: ``python -m stretto.data``; ps.py argues its name."""
 
-from .data_worker.agent import main
+if __name__ == "__main__":  # lanes import this module under another name, and do without the agent
+    from .data_worker.agent import main
 
-if __name__ == "__main__":
     main()

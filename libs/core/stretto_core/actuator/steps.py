@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stretto_core.actuator.placement import claim
 from stretto_core.actuator.state import ActuatorState, MigrationCause, Pod
-
-IMPORT_S = 8.0
-"""Time after which the next data worker is launched though the one before does not serve yet: importing a framework
-takes about as long on a busy machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +48,9 @@ def next_steps(state: ActuatorState, now: float) -> Steps:
     if state.phase not in ("active", "completing"):
         return Steps(stop=stop)
     due = [pod for pod in ordered if pod.phase == "starting" and _may_launch(state, pod)]
-    starting = [pod.name for pod in due if pod.role == "data"]
-    due_s = {pod.name: _due_s(pod, starting) for pod in due}
-    later = [each for each in due_s.values() if each > now]
+    later = [pod.not_before_s for pod in due if pod.not_before_s > now]
     return Steps(
-        launch=tuple(pod for pod in due if due_s[pod.name] <= now),
+        launch=tuple(pod for pod in due if pod.not_before_s <= now),
         expect=tuple(pod for pod in ordered if pod.phase == "running"),
         stop=stop,
         resize=tuple(pod for pod in ordered if pod.phase == "running" and _needs_resize(pod)),
@@ -102,16 +95,6 @@ def _may_launch(state: ActuatorState, pod: Pod) -> bool:
         return True
     stale = any(p.role == pod.role and p.phase == "stopping" for p in state.pods.values())
     return not stale and (pod.role == "ps" or state.restores)
-
-
-def _due_s(pod: Pod, data_workers: Sequence[str]) -> float:
-    """Return when a pod is to be launched. data_workers: those that are starting, in order.
-
-    Data workers of a job come one after the other, each once the one before serves, or in its turn: if all of them
-    imported the framework at once, on the cores of one machine, none would serve before all do.
-    """
-    turn = data_workers.index(pod.name) if pod.role == "data" else 0
-    return max(pod.not_before_s, pod.wanted_at_s + turn * IMPORT_S if turn else 0.0)
 
 
 def _claim(state: ActuatorState) -> dict[str, tuple[list[int], list[int]]]:

@@ -20,7 +20,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stretto_core.actuator import data_workers
 from stretto_core.actuator.state import DataWorkers, JobOpened
-from stretto_core.actuator.steps import IMPORT_S, next_steps
 from stretto_messages.actuator import DataWorkersChanged, JobFailed, JobFinished, PlanApplied, PodExited
 from stretto_messages.arbiter import DataWorkersDecided
 from stretto_messages.base import GIB, example_of
@@ -168,23 +167,3 @@ def test_no_plan_waits_for_a_data_worker(waiting: bool) -> None:
                     pod.not_before_s = cluster.now + 1e6
         cluster.step()
     assert cluster.told(PlanApplied)
-
-
-def test_data_workers_of_a_job_are_launched_one_after_the_other() -> None:
-    """The next one comes once the one before serves, or after the time that importing a framework takes."""
-    cluster = started(plan(workers=1, ps=1), OPENED)
-    cluster.tell(replace(example_of(DataWorkersDecided), job="job", version=1, count=3, wanted=3))
-    state = cluster.state
-    wanted_at_s = state.pods["data-0"].wanted_at_s
-
-    def launched(after_s: float) -> list[str]:
-        return [pod.name for pod in next_steps(state, wanted_at_s + after_s).launch]
-
-    assert launched(0.0) == ["data-0"]
-    assert next_steps(state, wanted_at_s).retry_at_s == wanted_at_s + IMPORT_S
-    assert launched(IMPORT_S) == ["data-0", "data-1"]
-    assert launched(2 * IMPORT_S) == ["data-0", "data-1", "data-2"]
-    state.pods["data-0"].phase = "running"
-    assert launched(1.0) == ["data-1"]
-    state.pods["data-1"].phase = "running"
-    assert launched(1.0) == ["data-2"]

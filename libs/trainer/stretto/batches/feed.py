@@ -36,7 +36,8 @@ from stretto_pipeline.feeding import (
 from stretto_plane import Connection, PeerFailed, PlaneError
 
 from ..engine.link import Access
-from ..model.program import Prepared, Program
+from ..model.program import Program
+from ..model.reading import Prepared, Reading
 from .preparation import Fingerprint, Kind, arrays_of, bytes_of, difference_of, prepared_of, request_of
 
 log = logging.getLogger("stretto.feed")
@@ -46,6 +47,9 @@ WINDOW_BYTES, WINDOW_SHARE = 64 * 1024**2, 0.05
 CONNECT_S = 5.0
 ANSWER_S = 30.0
 """Seconds after which a lane that does not answer is left. Other lanes prepare its batches long before."""
+IMPORT_S = 8.0
+"""Seconds after which the next data worker imports a framework though the one before does not serve yet: about as long
+as an import takes on a busy machine."""
 AGAIN_S = 1.0
 OTHER_AGAIN_S = 30.0
 """Pauses before a lane is tried again: a lost lane, and a lane that would prepare other batches than this process."""
@@ -71,6 +75,11 @@ class Feed(FeedEdge[Prepared]):
         """Batches delivered, and how many of them lanes prepared, when a share was last asked for."""
         self._took: deque[tuple[float, float]] = deque(maxlen=REMEMBERED)
         """Seconds and processor seconds of the last preparations here."""
+
+    @property
+    def reading(self) -> Reading | None:
+        """All that lanes need to read batches; None if they need the model for it."""
+        return self._program.reading
 
     def prepare_s(self) -> tuple[float, float]:
         """Return the median time, and processor time, of the last preparations here; 0 before the first."""
@@ -244,6 +253,9 @@ class DataWorkerList:
         self._lanes: dict[str, tuple[str, ...]] = {}
         """Addresses of the lanes that each data worker named, by the data worker's address."""
         self._asking: dict[str, threading.Event] = {}
+        self._reading = Reading.to_json(feed.reading)
+        self._turn = threading.Lock() if feed.reading is None else contextlib.nullcontext()
+        """Held while a data worker starts lanes that import the model's framework: at once, all would be late."""
 
     def use(self, addresses: Collection[str]) -> None:
         """Use the data workers at these addresses, and no others."""
@@ -268,14 +280,23 @@ class DataWorkerList:
                     address, self._access.key, timeout_s=CONNECT_S, encrypted=self._access.encrypted
                 ) as connection,
             ):
-                while not ended.is_set():
-                    found = tuple(json.loads(bytes(connection.call(Kind.LANES, []).parts[0])))
-                    with self._lock:
-                        if not ended.is_set() and self._lanes.get(address) != found:
-                            self._lanes[address] = found
-                            self._tell()
-                    ended.wait(AGAIN_S)
+                with self._turn:
+                    end_s = time.monotonic() + IMPORT_S
+                    while not self._found(address, connection, ended) and time.monotonic() < end_s:
+                        pass
+                while not ended.wait(AGAIN_S):
+                    self._found(address, connection, ended)
             ended.wait(AGAIN_S)
+
+    def _found(self, address: str, connection: Connection, ended: threading.Event) -> bool:
+        """Ask a data worker for its lanes, for which it takes its time while it has none. Return False if it has none
+        and is still in use. Raises PlaneError, ValueError."""
+        found = tuple(json.loads(bytes(connection.call(Kind.LANES, [self._reading]).parts[0])))
+        with self._lock:
+            if not ended.is_set() and self._lanes.get(address) != found:
+                self._lanes[address] = found
+                self._tell()
+        return bool(found) or ended.is_set()
 
     def _tell(self) -> None:
         lanes = [lane for address in sorted(self._lanes) for lane in self._lanes[address]]

@@ -13,17 +13,16 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
-import pyarrow
 from stretto_parameters.keys import KeyBatch, TableKeys
 from stretto_pipeline.arrays import Arrays, size_bytes
 from stretto_pipeline.errors import ArraysRefused
 from stretto_pipeline.feeding import SampleRange
 from stretto_plane import Message
-from stretto_wire.jobspec.spec import JobSpec
 
-from ..model.program import Prepared
+from ..model.reading import Prepared
 
-REQUEST_BYTES_MAX = 64 * 1024
+REQUEST_BYTES_MAX = 1024 * 1024
+"""Bytes of a request: a model of thousands of inputs names them all."""
 LEAVE_S = 5.0
 """Seconds that a lane which leaves gives trainers to take what they asked for (taste: longer than a batch takes)."""
 _ARRAY = "batch "
@@ -38,7 +37,8 @@ class Kind(IntEnum):
     PREPARE = 2
     """Asks for a batch: start and length, int64, then the partition's name; the answer has the prepared batch."""
     LANES = 3
-    """Asks a data worker for its lanes: no part; the answer's part is a JSON list of their addresses."""
+    """Asks a data worker for its lanes: the part says how they are to read batches, JSON of `Reading` or null; the
+    answer's part is a JSON list of their addresses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,19 +100,21 @@ Fingerprint = Mapping[str, str]
 """Everything that determines a prepared batch. A data worker is used only if its fingerprint equals the trainer's."""
 
 
-def fingerprint_of(spec: JobSpec, task: object) -> Fingerprint:
-    """Return the fingerprint of this process: versions, the job's model and data, and the source of the user's code."""
+def fingerprint_of(spec: Mapping[str, Any], task: object) -> Fingerprint:
+    """Return the fingerprint of this process: versions, the job's model and data, and the source of the user's code.
+
+    spec: the job's specification as it travels, for a lane parses no more of it.
+    """
     module = inspect.getmodule(type(task))
     try:
         source = inspect.getsource(module) if module is not None else ""
     except (OSError, TypeError):
         source = ""
-    job = json.dumps([spec.model.model_dump(mode="json"), spec.dataset.model_dump(mode="json")], sort_keys=True)
+    job = json.dumps([spec["model"], spec["dataset"]], sort_keys=True)
     return {
         "python": sys.version.split()[0],
         "numpy": np.__version__,
-        "pyarrow": str(pyarrow.__version__),
-        "stretto": importlib.metadata.version("stretto"),
+        **{name: importlib.metadata.version(name) for name in ("pyarrow", "stretto")},
         "job": hashlib.sha256(job.encode()).hexdigest()[:16],
         f"source of {type(task).__module__}": hashlib.sha256(source.encode()).hexdigest()[:16],
     }

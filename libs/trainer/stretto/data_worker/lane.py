@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from stretto_pipeline.arrays import Writer
@@ -16,7 +16,10 @@ from stretto_plane import Listener, Message, Peer
 from ..batches.preparation import LEAVE_S, REQUEST_BYTES_MAX, BatchesPrepared, Fingerprint, Kind, arrays_of, range_of
 from ..engine.link import Access
 from ..errors import DataError
-from ..model.program import Program
+from ..model.reading import BatchReader
+
+if TYPE_CHECKING:
+    from ..model.program import Program
 
 log = logging.getLogger("stretto.data_worker")
 
@@ -25,12 +28,15 @@ LOOK_S = 0.02
 
 
 class Lane:
-    """Serves an address. It prepares one batch at a time; trainers that ask meanwhile wait in the order they came."""
+    """Serves an address. It reads one batch at a time; trainers that ask meanwhile wait in the order they came."""
 
-    def __init__(self, program: Program, fingerprint: Fingerprint, address: str, access: Access) -> None:
-        self._program = program
+    def __init__(self, reader: Program | BatchReader, fingerprint: Fingerprint, address: str, access: Access) -> None:
+        self._reader = reader
         self._fingerprint = fingerprint
         self._turn = threading.Lock()
+        self._lock = threading.Lock()
+        self._in_hand, self._since_s = 0, 0.0
+        """Batches that the lane has in hand, and until when its time with some in hand is counted."""
         self.work = BatchesPrepared()
         """Batches that this lane has prepared so far. Another thread reads it, so it is replaced as a whole."""
         self._writers: WeakKeyDictionary[Peer, Writer] = WeakKeyDictionary()
@@ -55,8 +61,22 @@ class Lane:
         if message.kind != Kind.PREPARE:
             raise DataError(f"a request of kind {message.kind} is refused: lanes prepare batches")
         wanted = range_of(message)
-        with self._turn:
-            begun_s = time.monotonic()
-            arrays = arrays_of(self._program.prepare(wanted.start, wanted.length, wanted.partition))
-            self.work += BatchesPrepared(1, time.monotonic() - begun_s)
+        self._count(1, 0)
+        prepared = 0
+        try:
+            with self._turn:
+                batch = self._reader.read(wanted.start, wanted.length, wanted.partition)
+            # beside the reading of the next one: a store is not kept waiting by what only computes
+            arrays = arrays_of(self._reader.prepared(batch))
+            prepared = 1
+        finally:
+            self._count(-1, prepared)
         return Kind.PREPARE, self._writers.setdefault(peer, Writer()).parts(arrays)
+
+    def _count(self, more: int, prepared: int) -> None:
+        """Note that there are ``more`` batches in hand, and the time in which there were some."""
+        with self._lock:
+            now_s = time.monotonic()
+            self.work += BatchesPrepared(prepared, now_s - self._since_s if self._in_hand else 0.0)
+            self._in_hand += more
+            self._since_s = now_s

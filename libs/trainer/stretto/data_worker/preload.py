@@ -1,5 +1,5 @@
-"""Imports the user's code, and its framework with it, once for all lanes of a pod: they are forked from the process
-that imports this module. A failure is shown by the lane, which imports the code again."""
+"""Imports once for all lanes of a pod, which are forked from the process that imports this module: what lanes need, and
+the user's code. A failure is shown by the lane, which imports the code again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ import contextlib
 import importlib
 import os
 
-ENTRY_VARIABLE = "STRETTO_LANE_ENTRY"
+from ..imports import defer_frameworks, lighter_imports
+from . import lane as lane
+from .lane_pool import ENTRY_VARIABLE, READS_ONLY_VARIABLE
 
-with contextlib.suppress(BaseException), importlib.import_module("stretto.build").lighter_imports():
+if os.environ[READS_ONLY_VARIABLE]:
+    defer_frameworks()
+with contextlib.suppress(BaseException), lighter_imports():
     importlib.import_module(os.environ[ENTRY_VARIABLE].partition(":")[0])

@@ -1,18 +1,27 @@
-"""The parameter-server engine: servers, clients, live migration and checkpoint images."""
+"""The parameter-server engine: servers, clients, live migration and checkpoint images.
 
-from stretto_parameters import Own
-from stretto_plane import Key
+Importing this package imports nothing of it: a data worker has use for a job's key, and not for a server.
+"""
 
-from .client import FINISHED, Parameters, Pulled, PushResult
-from .codec import ServerStats, WorkerSeen
-from .control import Control
-from .images import Base, Exported, PsImage, export_image, image_bytes, load_image, loaded_bytes
-from .layout import KeyBatch, Layout, Table, one_table
-from .link import Access
-from .locked_store import LockedStore
-from .migration import MoveStep, move
-from .routing import owners
-from .server import ParameterServer
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stretto_parameters import Own
+    from stretto_plane import Key
+
+    from .client import FINISHED, Parameters, Pulled, PushResult
+    from .codec import ServerStats, WorkerSeen
+    from .control import Control
+    from .images import Base, Exported, PsImage, export_image, image_bytes, load_image, loaded_bytes
+    from .layout import KeyBatch, Layout, Table, one_table
+    from .link import Access
+    from .locked_store import LockedStore
+    from .migration import MoveStep, move
+    from .routing import owners
+    from .server import ParameterServer
 
 __all__ = [
     "FINISHED",
@@ -42,3 +51,49 @@ __all__ = [
     "one_table",
     "owners",
 ]
+
+_HOMES = {
+    "stretto_parameters": ("Own",),
+    "stretto_plane": ("Key",),
+    ".client": (
+        "FINISHED",
+        "Parameters",
+        "Pulled",
+        "PushResult",
+    ),
+    ".codec": (
+        "ServerStats",
+        "WorkerSeen",
+    ),
+    ".control": ("Control",),
+    ".images": (
+        "Base",
+        "Exported",
+        "PsImage",
+        "export_image",
+        "image_bytes",
+        "load_image",
+        "loaded_bytes",
+    ),
+    ".layout": (
+        "KeyBatch",
+        "Layout",
+        "Table",
+        "one_table",
+    ),
+    ".link": ("Access",),
+    ".locked_store": ("LockedStore",),
+    ".migration": (
+        "MoveStep",
+        "move",
+    ),
+    ".routing": ("owners",),
+    ".server": ("ParameterServer",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home, __name__), name)

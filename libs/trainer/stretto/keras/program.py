@@ -22,7 +22,6 @@ from ..model.one_step import REPEATED, Reference, Trial
 from ..model.program import (
     LARGEST_EMBEDDING,
     ROWS,
-    Feature,
     Gradients,
     Inputs,
     Options,
@@ -37,6 +36,7 @@ from ..model.program import (
     size_of,
     state_refused,
 )
+from ..model.reading import Feature
 from ..readers import Batch
 from .objective import check_steps
 from .optimizer import from_keras

@@ -21,7 +21,8 @@ from .example_batch import LABEL
 from .fidelity import differs, is_close, probability
 from .form import DataForm, numbered
 from .one_step import REPEATED, Trial
-from .program import Judged, ProgramBase, check_labels
+from .program import Judged, ProgramBase
+from .reading import Reading, check_labels
 from .tables import Tables
 
 log = logging.getLogger("stretto.model")
@@ -158,6 +159,11 @@ class AdaptedProgram(ProgramBase, Generic[Form]):
         return ()
 
     # --- batches ------------------------------------------------------------------------------------------
+
+    @property
+    def reading(self) -> Reading | None:
+        """Return None: the model itself says which rows a batch looks up."""
+        return None
 
     def read(self, start: int, length: int, partition: str = "") -> Batch:
         """Call the user's ``read``, and find the ids of its samples. Raises DataError."""

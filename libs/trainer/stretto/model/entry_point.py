@@ -6,15 +6,17 @@ import importlib
 import inspect
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_wire.jobspec.spec import ModelSpec
 
 from ..errors import DataError, ModelRefused
 from ..readers import Batch
 from .keys import field_keys
+
+if TYPE_CHECKING:
+    from stretto_wire.jobspec.spec import ModelSpec
 
 
 class Task(Protocol):

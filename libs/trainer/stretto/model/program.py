@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS, SLICES
 
 from ..engine.layout import F32, KeyBatch, Layout, Table
-from ..errors import DataError, ModelRefused
+from ..errors import ModelRefused
 from ..optimizers import Update, resolve
 from ..readers import Batch
-from .entry_point import Task, call_of, keys_of, read_of
+from .entry_point import Task
 from .one_step import Compared
+from .reading import BatchReader, Feature, Prepared, Reading
 
 ROWS = "rows"
 LARGEST_EMBEDDING = 1_000_000
@@ -71,14 +72,6 @@ class EmbeddingRows:
         return weights
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
-    """All that a step needs of its samples. batch: without arrays that only the user's ``keys`` needed."""
-
-    batch: Batch
-    keys: KeyBatch
-
-
 class Program(Compared, Protocol):
     """A model ready to train. The same user code and seed give the same layout and initial values in every process."""
 
@@ -90,6 +83,11 @@ class Program(Compared, Protocol):
     embeddings: tuple[EmbeddingRows, ...]
     """The embedding layers of an adapted model; none where the task's own `keys` says what a row is."""
 
+    @property
+    def reading(self) -> Reading | None:
+        """All that another process needs to prepare the same batches; None if it needs the model."""
+        ...
+
     def read(self, start: int, length: int, partition: str = "") -> Batch:
         """Call the user's ``read`` and check its batch. Raises DataError."""
         ...
@@ -100,6 +98,10 @@ class Program(Compared, Protocol):
 
     def prepare(self, start: int, length: int, partition: str = "") -> Prepared:
         """Read samples and index their keys: a pure function of its arguments. Raises DataError."""
+        ...
+
+    def prepared(self, batch: Batch) -> Prepared:
+        """Return what a step needs of a batch that `read` gave. Raises DataError."""
         ...
 
     def no_keys(self) -> KeyBatch:
@@ -227,21 +229,6 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Feature:
-    """An input that is an array of the batch. shape: lengths, samples first, None for any length; None: any shape."""
-
-    shape: tuple[int | None, ...] | None = None
-    is_needed: bool = True
-
-    def takes(self, shape: tuple[int, ...]) -> bool:
-        """Return whether an array of this shape fits."""
-        if self.shape is None:
-            return True
-        pairs = zip(self.shape, shape, strict=False)
-        return len(self.shape) == len(shape) and all(wanted in (None, found) for wanted, found in pairs)
-
-
-@dataclass(frozen=True, slots=True)
 class Inputs:
     """The inputs of a model by name: tables, whose rows they receive, and features, which are arrays of the batch."""
 
@@ -257,7 +244,7 @@ class Variables:
     states: Mapping[str, tuple[int, ...]]
 
 
-class ProgramBase(ABC):
+class ProgramBase(BatchReader, ABC):
     """The part of a program in which no framework has a say."""
 
     layout: Layout
@@ -268,8 +255,6 @@ class ProgramBase(ABC):
     """True if the model computes with fewer digits than float32 has."""
     clips_values = False
     """True if values of gradients are clipped where they are computed, each occurrence of a row by itself."""
-    has_own_loss: bool
-    """True if the task or the compiled model has a loss; the default one is for labels of 0 and 1 alone."""
 
     def __init__(
         self,
@@ -281,9 +266,8 @@ class ProgramBase(ABC):
         foreign: Callable[[Any], Update],
     ) -> None:
         """Lay out the parameters. optimizer: the compiled model's, if any; foreign: reads a framework's optimizer."""
-        self.task = task
+        super().__init__(task, {name: of.fields for name, of in inputs.tables.items()}, inputs.features)
         self.tables = inputs.tables
-        self._features = inputs.features
         self.batch_size = options.batch_size
         self.first_samples, self.first_partition = options.first_samples, options.first_partition
         self._parameter_names = [*variables.shapes]
@@ -314,75 +298,6 @@ class ProgramBase(ABC):
             state_size=sum(map(size_of, self._state_shapes)),
             optimizer=rule,
         )
-
-    # --- data ---------------------------------------------------------------------------------------------
-
-    def read(self, start: int, length: int, partition: str = "") -> Batch:
-        """Call the user's ``read`` and check its batch. Raises DataError."""
-        where, batch = call_of(start, length, partition), read_of(self.task, start, length, partition)
-        if not isinstance(batch, dict) or "label" not in batch:
-            raise DataError(f"{where} gave {type(batch).__name__}; expected a dict of arrays with 'label' among them")
-        for name in ("label", *self._features):
-            if name in batch:
-                self._check_array(where, name, np.asarray(batch[name]), start, length)
-            elif name == "label" or self._features[name].is_needed:
-                raise DataError(f"{where} gave {sorted(batch)}; the model's input {name!r} is missing")
-        if not self.has_own_loss:
-            check_labels(np.asarray(batch["label"]), start)
-        return batch
-
-    def _check_array(self, where: str, name: str, array: NDArray[Any], start: int, length: int) -> None:
-        if array.shape[:1] != (length,):
-            raise DataError(f"{where}: {name!r} has shape {array.shape}, expected {length} samples")
-        feature = self._features.get(name)
-        if feature is not None and not feature.takes(array.shape):
-            raise DataError(f"{where}: {name!r} has shape {array.shape}, the model wants {feature.shape}")
-        if array.dtype.kind not in "biuf":
-            raise DataError(f"{where}: {name!r} has type {array.dtype}, expected numbers")
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            row = int(np.flatnonzero(~np.isfinite(array).reshape(length, -1).all(axis=1))[0])
-            raise DataError(f"sample {start + row}: {name!r} is not finite")
-
-    def keys(self, batch: Batch) -> list[NDArray[np.int64]]:
-        """Call the user's ``keys`` and check the result: [n, fields] of each table. Raises DataError."""
-        try:
-            given = keys_of(self.task, batch)
-        except DataError:
-            raise
-        except Exception as error:
-            raise DataError(f"keys(batch) failed: {type(error).__name__}: {error}") from error
-        by_name = given if isinstance(given, dict) else dict.fromkeys([*self.tables][:1], given)
-        if set(by_name) != set(self.tables):
-            raise DataError(f"keys(batch) gave ids for {sorted(by_name)}; the model's tables are {[*self.tables]}")
-        return [self._checked(name, by_name[name], len(batch["label"])) for name in self.tables]
-
-    def _checked(self, name: str, given: Any, samples: int) -> NDArray[np.int64]:
-        ids, fields = np.asarray(given), self.tables[name].fields
-        fits = ids.ndim == 2 and len(ids) == samples and fields in (None, ids.shape[1])
-        if ids.dtype.kind not in "iu" or not fits:
-            wanted = "fields" if fields is None else fields
-            raise DataError(
-                f"keys(batch) gave {ids.dtype} {ids.shape}; expected int64 ({samples}, {wanted}), one id for each row "
-                f"of the input {name!r}"
-            )
-        return ids.astype(np.int64, copy=False)
-
-    def index(self, batch: Batch) -> KeyBatch:
-        """Return the unique keys of a batch. Raises DataError."""
-        return self.layout.index(*self.keys(batch))
-
-    def prepare(self, start: int, length: int, partition: str = "") -> Prepared:
-        """Read samples and index their keys: a pure function of its arguments. Raises DataError."""
-        batch = self.read(start, length, partition)
-        return Prepared(self.needed(batch), self.index(batch))
-
-    def needed(self, batch: Batch) -> Batch:
-        """Return the arrays that a step and its loss need."""
-        return {name: np.asarray(batch[name]) for name in ("label", *self._features) if name in batch}
-
-    def no_keys(self) -> KeyBatch:
-        """Return a batch without samples, to pull the dense parameters alone."""
-        return self.layout.index(*(np.zeros((0, of.fields or 1), np.int64) for of in self.tables.values()))
 
     def restore(self, tables: Mapping[str, F32]) -> None:
         """Give the embedding layers their weights back: none here, since a model that takes rows has none."""
@@ -485,16 +400,6 @@ def state_refused(name: str, dtype: Any) -> ModelRefused:
         f"the state {name} of type {dtype} changes in a step, and only float32 ones are on the servers: each worker "
         "would count for itself, and no checkpoint, evaluation or export would have it; make it float32"
     )
-
-
-def check_labels(label: NDArray[Any], start: int) -> None:
-    """Raise DataError for a label that binary cross-entropy is not defined for."""
-    bad = np.argwhere((label != 0) & (label != 1))
-    if len(bad):
-        raise DataError(
-            f"sample {start + int(bad[0, 0])}: 'label' = {label[tuple(bad[0])]:g}; "
-            "give 0 or 1, or the task's own loss(label, output), or compile the Keras model with one"
-        )
 
 
 def distinct(names: Sequence[str]) -> list[str]:

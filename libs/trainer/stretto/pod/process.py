@@ -7,14 +7,12 @@ import itertools
 import json
 import logging
 import os
-import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import NoReturn
 
 import psutil
@@ -30,6 +28,7 @@ from ..errors import CallRefused, DataError, ModelRefused, PodError
 from .bus import PodBus
 from .code import bring
 from .credentials import identity_of
+from .signals import leave_on_signals
 from .tracing import PodTracing
 
 EXIT_OK = 0
@@ -339,17 +338,6 @@ def run_pod(role: str, work: Callable[[Pod], int]) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def leave_on_signals(leaving: threading.Event) -> None:
-    """Set ``leaving`` on SIGTERM and SIGINT."""
-
-    def asked(number: int, _: FrameType | None) -> None:
-        # in a thread: the handler may have interrupted the very lock that the event needs
-        threading.Thread(target=leaving.set, daemon=True).start()
-
-    signal.signal(signal.SIGTERM, asked)
-    signal.signal(signal.SIGINT, asked)
 
 
 def _configure_logs(settings: PodSettings) -> None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ..errors import DataError
 from . import Batch, check_range
 from .ahead import Ahead
-from .columns import Columns, moment, moments, to_batch
+from .columns import Columns, moment, moments, repeated, rows_of, to_batch
 from .criteo import CATEGORIES, INTEGERS
 from .formats import Format, open_format
 from .index import Entry, Settings, index_of
@@ -194,7 +194,7 @@ class Arrow:
             rows = np.arange(table.num_rows)
             if self._split:
                 rows = np.flatnonzero(self._split.sides(table.column(self._split.column))[block.part])
-                table = table.take(pa.array(rows))
+                table = rows_of(table, rows)
             batch, bad = to_batch(table, self._columns, dict(file.keys))
         except DataError as error:
             raise error if file.name in str(error) else DataError(f"{file.name}: {error}") from error
@@ -217,8 +217,7 @@ class Arrow:
             raise DataError(f"{file.name} cannot be read: {error}") from error
         for name in names:
             if name in keys:
-                value = pa.repeat(pa.scalar(keys[name], pa.string()), int(rows[first:last].sum()))
-                table = table.append_column(name, value)
+                table = table.append_column(name, repeated(keys[name], int(rows[first:last].sum())))
         return table
 
     def _open(self, file: File, kind: str) -> Format:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +70,35 @@ class Bad:
         return f"{self.column} {shown}, expected {self.expected}" if self.column else str(self.value)
 
 
+def array_of(column: Any, missing: float = 0) -> NDArray[Any]:
+    """Return numbers or truths of an Arrow array, `missing` where there is none.
+
+    They are taken by their memory: Arrow's own ways between arrays and Python, `pa.array`, `pa.scalar` and `to_numpy`,
+    import pandas wherever that is installed, which is half a second and 45 MB of every process that reads.
+    """
+    if pa.types.is_boolean(column.type):
+        return array_of(column.cast(pa.uint8()), missing).view(np.bool_)
+    kind = np.dtype(column.type.to_pandas_dtype())
+    if not len(column):
+        return np.zeros(0, kind)
+    values = np.frombuffer(column.buffers()[1], kind, len(column), column.offset * kind.itemsize)
+    return np.where(array_of(column.is_valid()), values, kind.type(missing)) if column.null_count else values
+
+
+def rows_of(table: Any, rows: NDArray[np.int64]) -> Any:
+    """Return some rows of a table."""
+    return table.take(pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(rows)]))
+
+
+def repeated(text: str | None, times: int) -> Any:
+    """Return a column of one text."""
+    if text is None:
+        return pa.nulls(times, pa.string())
+    content = text.encode()
+    ends = pa.py_buffer(np.array([0, len(content)], np.int32))
+    return pa.repeat(pa.Array.from_buffers(pa.string(), 1, [None, ends, pa.py_buffer(content)])[0], times)
+
+
 def to_batch(table: Any, columns: Columns, of_folders: Container[str] = ()) -> tuple[Batch, dict[int, Bad]]:
     """Return the arrays of a table, and its bad rows. of_folders: columns whose integers are text, as in "day=3".
 
@@ -121,7 +150,7 @@ def moments(column: Any, name: str, limit: Any) -> NDArray[Any]:
             if _is_text(column.type):
                 return np.array([_text_moment(text) for text in _texts(column, name).to_pylist()], np.int64)
             if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
-                return cast("NDArray[Any]", pc.fill_null(_microseconds_in(column), _LONG_AGO).to_numpy(False))
+                return array_of(_microseconds_in(column), _LONG_AGO)
         except pa.ArrowException as error:
             raise DataError(f"column {name!r} of type {column.type} has no times: {error}") from error
         raise DataError(
@@ -178,15 +207,15 @@ def _numbers(column: Any, name: str, missing: float | None, expected: str, bad: 
     cells = column
     if _is_text(column.type):
         column = _parsed(pc.utf8_trim_whitespace(_texts(column, name)))
-        malformed = pc.and_(column.is_null(), cells.is_valid()).to_numpy(zero_copy_only=False)
+        malformed = array_of(pc.and_(column.is_null(), cells.is_valid()))
         _note(bad, malformed, name, _Cells(cells), expected)
     try:
         column = column.cast(pa.float64())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DataError(f"column {name!r} has type {column.type}, expected numbers: {error}") from error
     if missing is None and cells.null_count:
-        _note(bad, cells.is_null().to_numpy(zero_copy_only=False), name, _Cells(cells), expected)
-    values = cast("NDArray[np.float64]", column.fill_null(missing or 0.0).to_numpy(zero_copy_only=False))
+        _note(bad, array_of(cells.is_null()), name, _Cells(cells), expected)
+    values = array_of(column, missing or 0.0)
     finite = np.isfinite(values)
     if not finite.all() and missing != -np.inf:
         _note(bad, ~finite, name, values, expected)
@@ -241,23 +270,24 @@ def _categories(column: Any, name: str, bad: dict[int, Bad] | None) -> NDArray[n
         values = hash_strings(encoded.dictionary.to_pylist())
         if not len(values):
             return np.zeros(len(column), np.int64)
-        codes = pc.fill_null(encoded.indices, -1).to_numpy(zero_copy_only=False)
+        codes = array_of(encoded.indices, -1)
         return np.where(codes < 0, 0, values[codes])
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        floats = column.cast(pa.float64()).to_numpy(zero_copy_only=False)
+        floats = array_of(column.cast(pa.float64()), np.nan)
         broken = ~np.isnan(floats) & (floats != np.round(floats)) | np.isinf(floats)
         if bad is not None:
             _note(bad, broken, name, floats, _WHOLE)
         elif broken.any():
             raise DataError(f"{name} = {floats[broken][0]:g}, expected {_WHOLE}")
-        column = pa.array(np.where(broken, np.nan, floats), from_pandas=True).cast(pa.int64(), safe=False)
-    elif pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
+        absent = broken | np.isnan(floats)
+        with np.errstate(invalid="ignore"):  # of numbers that no integer of 64 bits is
+            return _of_integers(np.where(absent, 0.0, floats).astype(np.int64), absent)
+    if pa.types.is_temporal(kind) and not pa.types.is_duration(kind):
         column = column.cast(pa.date32()).cast(pa.int32()) if pa.types.is_date(kind) else _microseconds_in(column)
     elif not (pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
         raise DataError(f"column {name!r} has type {kind}, expected integers or strings")
-    absent = column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
-    column = pc.fill_null(column.cast(pa.int64(), safe=False), 0)
-    return _of_integers(column.to_numpy(zero_copy_only=False), absent)
+    absent = array_of(column.is_null()) if column.null_count else None
+    return _of_integers(array_of(column.cast(pa.int64(), safe=False), 0), absent)
 
 
 _WHOLE = "a category that is whole or text; write bins or text"
@@ -280,7 +310,7 @@ def _padded(column: Any, name: str, width: int) -> NDArray[np.int64]:
     if not _is_list(kind):
         found[:, 0] = _categories(column, name, None)  # a single category is a list of one
         return found
-    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int64)
+    lengths = array_of(pc.list_value_length(column), 0).astype(np.int64)
     values = _categories(_plain(pc.list_flatten(column)), name, None)
     places = np.arange(len(values)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
     rows = np.repeat(np.arange(len(column)), lengths)
@@ -296,25 +326,24 @@ def _as_it_is(column: Any, name: str) -> NDArray[Any]:
     """
     kind = column.type
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return cast("NDArray[Any]", pc.fill_null(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False))
+        return array_of(column.cast(pa.int64()), 0)
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
-        return cast("NDArray[Any]", pc.fill_null(column.cast(pa.float32()), 0.0).to_numpy(zero_copy_only=False))
+        return array_of(column.cast(pa.float32()), 0.0)
     if _is_text(kind):
-        return np.array(pc.fill_null(_texts(column, name), "").to_pylist(), dtype=object)
+        return np.array([text or "" for text in _texts(column, name).to_pylist()], dtype=object)
     if _is_list(kind) and (pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type)):
         return _vectors(column, name)
     raise DataError(f"column {name!r} has type {kind}, expected numbers, text or vectors; lists= takes lists of ids")
 
 
 def _vectors(column: Any, name: str) -> NDArray[np.float32]:
-    lengths = np.unique(pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False))
+    lengths = np.unique(array_of(pc.list_value_length(column), 0))
     if len(lengths) > 1:
         raise DataError(
             f"column {name!r} has lists of {lengths[0]} to {lengths[-1]} numbers, expected vectors of one length; "
             "pad them, or read lists of ids by lists="
         )
-    values = pc.fill_null(pc.list_flatten(column).cast(pa.float32()), 0.0).to_numpy(zero_copy_only=False)
-    return cast("NDArray[np.float32]", values.reshape(len(column), -1))
+    return array_of(pc.list_flatten(column).cast(pa.float32()), 0.0).reshape(len(column), -1)
 
 
 def _texts(column: Any, name: str) -> Any:

@@ -10,7 +10,7 @@ import io
 import os
 import tempfile
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from pyarrow import csv as pa_csv
 
 from ..errors import DataError
 from . import Batch, check_range, log_counts
+from .columns import array_of
 
 INTEGERS = tuple(f"I{n}" for n in range(1, 14))
 CATEGORIES = tuple(f"C{n}" for n in range(1, 27))
@@ -111,7 +112,7 @@ def _column(table: Any, name: str) -> NDArray[np.int64]:
     column = table.column(name).combine_chunks()
     if name == "label" and column.null_count:
         raise ValueError("a label is missing")
-    return cast("NDArray[np.int64]", column.fill_null(int(_MISSING)).to_numpy(zero_copy_only=False))
+    return array_of(column, int(_MISSING))
 
 
 def _hexadecimal(column: Any) -> NDArray[np.int64]:

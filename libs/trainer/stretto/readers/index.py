@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from ..errors import DataError
+from .columns import array_of
 from .formats import Format, kind_of
 from .places import REQUESTS, File, Store, locate
 
@@ -149,7 +150,7 @@ def _read(store: Store, path: str, settings: Settings) -> dict[str, tuple[int, i
         content = store.read_all(path)
         if content is None:
             return {}
-        table = pq.read_table(io.BytesIO(content))
+        table = pq.ParquetFile(io.BytesIO(content)).read()
         if (table.schema.metadata or {}).get(b"stretto_index") != settings.stamp():
             raise DataError("it was made with another format or split, or is no index")
     except (DataError, pa.ArrowException, OSError) as error:
@@ -163,7 +164,7 @@ def _read(store: Store, path: str, settings: Settings) -> dict[str, tuple[int, i
     arrays = [table.column(name).combine_chunks() for name in ("rows", "train", "evaluate")]
     heads = zip(*(table.column(name).to_pylist() for name in ("file", "size", "changed_s")), strict=True)
     for row, (name, size, changed) in enumerate(heads):
-        known[name] = (size, changed, [array[row].values.to_numpy(zero_copy_only=False) for array in arrays])
+        known[name] = (size, changed, [array_of(array[row].values) for array in arrays])
     return known
 
 

@@ -22,7 +22,6 @@ from ..model.one_step import REPEATED, Reference, Trial
 from ..model.program import (
     LARGEST_EMBEDDING,
     ROWS,
-    Feature,
     Gradients,
     Inputs,
     Options,
@@ -36,6 +35,7 @@ from ..model.program import (
     state_of,
     state_refused,
 )
+from ..model.reading import Feature
 from ..optimizers import Optimizer
 from ..readers import Batch
 from .objective import own_loss

@@ -80,7 +80,7 @@ class Worker:
         make_readers()
         self.program = build_program(self._pod)
         self._feed = Feed(self.program, window_bytes=window_bytes(self._pod.settings.memory_bytes))
-        fingerprint = fingerprint_of(self._spec, self.program.task)
+        fingerprint = fingerprint_of(self._spec.model_dump(mode="json"), self.program.task)
         self._data_workers = DataWorkerList(self._feed, self._pod.access, fingerprint)
         self._pod.ready()
         self._pod.report_by(self._report)

@@ -9,7 +9,8 @@ import time
 from dataclasses import replace
 from typing import Any, cast
 
-from ..build import lighter_imports, make_program, options_of
+from ..build import make_program, options_of
+from ..imports import lighter_imports
 from ..model.entry_point import check_reads_partitions, load
 from ..model.one_step import compare_steps
 from ..model.program import Program

@@ -29,7 +29,8 @@ from ..errors import (
     ServersReplaced,
     StaleAttempt,
 )
-from ..model.program import Gradients, Prepared, Program
+from ..model.program import Gradients, Program
+from ..model.reading import Prepared
 from .step_timer import StepTime, StepTimer
 
 log = logging.getLogger("stretto.worker")

@@ -21,6 +21,7 @@ from stretto.data_worker.lane_pool import LanePool, _environment
 from stretto.engine.link import Access
 from stretto.model.entry_point import load
 from stretto.model.program import Program
+from stretto.model.reading import Feature, Reading
 from stretto.trial.local import Here
 from stretto_plane import Key
 from stretto_wire.jobspec.spec import JobSpec
@@ -29,6 +30,8 @@ from trainer_harness import spec_of, wait_for
 BATCH, BATCHES = 256, 96
 SMALL = {"seed": 5, "categories": 2000, "hidden": "16"}
 """The arguments of the model in `spec_of`."""
+READING = Reading({"rows": 26}, {"numeric": Feature((None, 13))}, has_own_loss=False)
+"""How batches of this model are read."""
 HOSTILE = Path(__file__).parents[1] / "helpers" / "hostile_peers.py"
 
 
@@ -45,7 +48,7 @@ def access() -> Access:
 @pytest.fixture(scope="module")
 def lanes(spec: JobSpec, access: Access, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LanePool]:
     folder = tmp_path_factory.mktemp("lanes")
-    started = LanePool(spec, 2, lambda number: f"unix:{folder}/lane-{number}.sock", access)
+    started = LanePool(spec, 2, lambda number: f"unix:{folder}/lane-{number}.sock", access, READING)
     wait_for(lambda: len(started.addresses) == 2)
     yield started
     started.close()
@@ -107,7 +110,7 @@ def alone(spec: JobSpec) -> int:
 
 def joined(lanes: LanePool, access: Access, spec: JobSpec) -> Callable[[Feed, Program], None]:
     def join(feed: Feed, program: Program) -> None:
-        feed.use(lanes.addresses, access, fingerprint_of(spec, program.task))
+        feed.use(lanes.addresses, access, fingerprint_of(spec.model_dump(mode="json"), program.task))
 
     return join
 
@@ -122,6 +125,11 @@ def test_lanes_change_no_bit_of_the_parameters(spec: JobSpec, access: Access, la
     assert not found[0].differing
     wait_for(lambda: lanes.work.batches >= counts.answers)
     assert lanes.work.busy_s > 0
+    assert found[0].reading == READING
+    loaded = [Path(f"/proc/{pid}/maps").read_text() for pid in lanes.pids.values()]
+    assert not any("tensorflow" in each for each in loaded), (
+        "the module of the model imports Keras, and no lane uses it"
+    )
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -149,21 +157,24 @@ def test_a_lane_that_leaves_answers_what_it_was_asked(access: Access, alone: int
     """
     slow = spec_of(BATCH * BATCHES, model={"arguments": {**SMALL, "samples_per_s": BATCH / 0.1}})
     stays, leaves = (
-        LanePool(slow, 1, lambda _, name=name: f"unix:{tmp_path}/{name}.sock", access) for name in ("stays", "leaves")
+        LanePool(slow, 1, lambda _, name=name: f"unix:{tmp_path}/{name}.sock", access, READING)
+        for name in ("stays", "leaves")
     )
     feeds: list[tuple[Feed, Program]] = []
     left_at: list[int] = []
 
     def join(feed: Feed, program: Program) -> None:
         wait_for(lambda: stays.addresses and leaves.addresses)
-        feed.use((*stays.addresses, *leaves.addresses), access, fingerprint_of(slow, program.task))
+        feed.use(
+            (*stays.addresses, *leaves.addresses), access, fingerprint_of(slow.model_dump(mode="json"), program.task)
+        )
         feeds.append((feed, program))
 
     def leave() -> None:
         feed, program = feeds[0]
         wait_for(lambda: feed.counts.delivered > BATCHES * 5 / 8)
         left_at.append(feed.counts.delivered)
-        feed.use(stays.addresses, access, fingerprint_of(slow, program.task))
+        feed.use(stays.addresses, access, fingerprint_of(slow.model_dump(mode="json"), program.task))
         leaves.close()
 
     leaving = threading.Thread(target=leave)
@@ -186,7 +197,9 @@ def test_a_lane_with_other_code_is_not_used(
     spec: JobSpec, access: Access, lanes: LanePool, alone: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     def join(feed: Feed, program: Program) -> None:
-        feed.use(lanes.addresses, access, {**fingerprint_of(spec, program.task), "numpy": "1.0"})
+        feed.use(
+            lanes.addresses, access, {**fingerprint_of(spec.model_dump(mode="json"), program.task), "numpy": "1.0"}
+        )
         wait_for(lambda: "numpy: 1.0 here" in caplog.text)
 
     found: list[Feed] = []
@@ -198,12 +211,12 @@ def test_a_lane_whose_data_differ_is_found_and_named(
     spec: JobSpec, access: Access, alone: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     other = spec_of(BATCH * BATCHES, model={"arguments": {**SMALL, "seed": 6}})
-    wrong = LanePool(other, 1, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access)
+    wrong = LanePool(other, 1, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access, READING)
     try:
         wait_for(lambda: wrong.addresses)
 
         def join(feed: Feed, program: Program) -> None:
-            feed.use(wrong.addresses, access, fingerprint_of(other, program.task))
+            feed.use(wrong.addresses, access, fingerprint_of(other.model_dump(mode="json"), program.task))
 
         found: list[Feed] = []
         assert trained(spec, join, found.append) == alone
@@ -232,7 +245,7 @@ def test_hostile_peers_are_refused_and_change_nothing(
 
     def begin(feed: Feed, program: Program) -> None:
         print(json.dumps({"frames": 600, "per_s": 10_000, "seed": 1}), file=attacker.stdin, flush=True)
-        feed.use((*lanes.addresses, wrong), access, fingerprint_of(spec, program.task))
+        feed.use((*lanes.addresses, wrong), access, fingerprint_of(spec.model_dump(mode="json"), program.task))
 
     found: list[Feed] = []
     assert trained(spec, begin, found.append) == alone
@@ -256,7 +269,7 @@ from stretto_plane import Key
 from stretto_wire.jobspec.spec import JobSpec
 
 spec = JobSpec.model_validate_json(sys.argv[1])
-lanes = LanePool(spec, 1, lambda number: f"unix:{sys.argv[2]}/lane-{number}.sock", Access(Key.random()))
+lanes = LanePool(spec, 1, lambda number: f"unix:{sys.argv[2]}/lane-{number}.sock", Access(Key.random()), None)
 while not lanes.addresses:
     time.sleep(0.01)
 print(lanes.pids[0], flush=True)

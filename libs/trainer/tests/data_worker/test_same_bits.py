@@ -68,7 +68,7 @@ def checksum(spec: JobSpec, access: Access, addresses: tuple[str, ...]) -> tuple
     feed = Feed(program)
     with Here(program, BATCH, pipeline=False, feed=feed) as here:
         if addresses:
-            feed.use(addresses, access, fingerprint_of(spec, program.task))
+            feed.use(addresses, access, fingerprint_of(spec.model_dump(mode="json"), program.task))
         here.train(0, SAMPLES)
         return here.server.store.checksum(), feed
 
@@ -80,8 +80,8 @@ def test_lanes_change_no_bit(model: str, data: Callable[[Path], dict[str, Any]],
     arguments = {"seed": 5, "hidden": "16", **data(tmp_path)}
     spec = spec_of(SAMPLES, model={"entry": f"stretto.examples.{model}", "arguments": arguments})
     access = Access(Key.random())
-    alone, _ = checksum(spec, access, ())
-    lanes = LanePool(spec, 2, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access)
+    alone, feed = checksum(spec, access, ())
+    lanes = LanePool(spec, 2, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access, feed.reading)
     try:
         wait_for(lambda: len(lanes.addresses) == 2)
         with_lanes, feed = checksum(spec, access, lanes.addresses)

@@ -71,12 +71,17 @@ def test_any_read_equals_that_part_of_the_whole_however_files_are_cut(
             assert same(reader.read(start, length), part(whole, start, length))
 
 
-def test_reading_tables_loads_no_tensorflow(tmp_path: Path) -> None:
-    write(tmp_path / "few.parquet", "parquet", rows_of(10))
+def test_reading_tables_loads_no_framework_and_no_pandas(tmp_path: Path) -> None:
+    """A data worker's lane would have them for nothing. Data in folders, several files with missing cells, a split."""
+    for day in ("1", "__HIVE_DEFAULT_PARTITION__"):
+        (tmp_path / f"day={day}").mkdir()
+        write(tmp_path / f"day={day}" / "few.parquet", "parquet", rows_of(10))
+    split = {"categorical": ["day", *COLUMNS["categorical"]], "timestamp": "price", "train_before": 0.0}
+    assert Arrow(str(tmp_path), **COLUMNS | split).size == 20  # who counts the rows keeps an index, by pandas
     program = (
         "import sys; from stretto.readers.arrow import Arrow; "
-        f"Arrow({str(tmp_path)!r}, label='clicked', dense=[], categorical=['city']).read(0, 10); "
-        "assert 'tensorflow' not in sys.modules"
+        f"Arrow({str(tmp_path)!r}, **{COLUMNS | split}).read(0, 20); "
+        "assert not {'tensorflow', 'keras', 'torch', 'pandas'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from stretto.batches.feed import Feed
 from stretto.engine import KeyBatch, Pulled, PushResult, one_table
 from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
-from stretto.model.program import Gradients, Prepared
+from stretto.model.program import Gradients
+from stretto.model.reading import Prepared
 from stretto.worker import step
 from stretto.worker.step import Stopped, Trainer, Work
 from stretto.worker.step_timer import StepTimer
