@@ -268,7 +268,7 @@ async def test_it_may_read_nothing_but_events(harness: ForwarderHarness) -> None
 
 @dataclass
 class TrackingServer:
-    """What MLflow documents of its REST interface: an experiment, runs by tag, and points, which it keeps once."""
+    """A stand-in with what MLflow documents: an experiment, runs by tag, and points, which it keeps once."""
 
     experiments: list[str] = field(default_factory=list[str])
     runs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])

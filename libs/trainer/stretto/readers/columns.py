@@ -144,7 +144,7 @@ def moments(column: Any, name: str, limit: Any) -> NDArray[Any]:
     if isinstance(limit, str | date):
         try:
             if _is_text(column.type):
-                return np.array([_text_moment(text) for text in _texts(column, name).to_pylist()], np.int64)
+                return np.array([_text_moment(text) for text in _texts(column, name, {}).to_pylist()], np.int64)
             if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
                 return cast("NDArray[Any]", pc.fill_null(_microseconds_in(column), _LONG_AGO).to_numpy(False))
         except pa.ArrowException as error:
@@ -202,7 +202,7 @@ def _note(bad: dict[int, Bad], wrong: NDArray[np.bool_], name: str, values: Any,
 def _numbers(column: Any, name: str, missing: float | None, expected: str, bad: dict[int, Bad]) -> NDArray[np.float64]:
     cells = column
     if _is_text(column.type):
-        column = _parsed(pc.utf8_trim_whitespace(_texts(column, name)))
+        column = _parsed(pc.utf8_trim_whitespace(_texts(column, name, bad)))
         malformed = pc.and_(column.is_null(), cells.is_valid()).to_numpy(zero_copy_only=False)
         _note(bad, malformed, name, _Cells(cells), expected)
     if _form(column.type) not in ("", "integers", "floats"):
@@ -382,7 +382,7 @@ def _as_it_is(column: Any, name: str, bad: dict[int, Bad]) -> NDArray[Any]:
     if form == "floats":
         return _numbers(column, name, 0.0, _FINITE, bad).astype(np.float32)
     if form == "text":
-        return np.array(pc.fill_null(_texts(column, name), "").to_pylist(), dtype=object)
+        return np.array(pc.fill_null(_texts(column, name, bad), "").to_pylist(), dtype=object)
     if form in ("lists of floats", "lists of integers"):
         return _vectors(column, name, bad)
     raise _wrong(name, kind, "numbers, text or vectors")
@@ -405,12 +405,22 @@ def _vectors(column: Any, name: str, bad: dict[int, Bad]) -> NDArray[np.float32]
     return found
 
 
-def _texts(column: Any, name: str) -> Any:
-    """Return text and bytes as text. Raises DataError."""
+def _texts(column: Any, name: str, bad: dict[int, Bad]) -> Any:
+    """Return text and bytes as text; bytes that are none are noted, and missing."""
     try:
         return column.cast(pa.string())
-    except pa.ArrowInvalid as error:
-        raise DataError(f"column {name!r} has bytes that are no UTF-8 ({error}); write it as text") from error
+    except pa.ArrowInvalid:
+        cells = [_decoded(cell) for cell in column.cast(pa.binary()).to_pylist()]
+        broken = np.array([cell is None for cell in cells]) & column.is_valid().to_numpy(zero_copy_only=False)
+        _note(bad, broken, name, _Cells(column), "text in UTF-8; its bytes are none")
+        return pa.array(cells, pa.string())
+
+
+def _decoded(cell: bytes | None) -> str | None:
+    try:
+        return None if cell is None else cell.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _is_text(kind: Any) -> bool:

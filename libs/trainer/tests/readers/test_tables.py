@@ -427,7 +427,8 @@ def test_vectors_are_read_and_lists_of_views_are_lists(tmp_path: Path) -> None:
             {"others": ["v"]},
             "row 1: v = .*, expected a vector of 1 number, as most rows have; pad it",
         ),
-        ({"t": [b"\xff", b"a"]}, {"others": ["t"]}, "column 't' has bytes that are no UTF-8"),
+        ({"t": [b"a", b"\xff"]}, {"others": ["t"]}, r"row 1: t = b'.xff', expected text in UTF-8; its bytes are none"),
+        ({"t": [b"1", b"\xff"]}, {"dense": ["t"]}, r"row 1: t = b'.xff', expected text in UTF-8; its bytes are none"),
     ],
 )
 def test_a_cell_that_stands_for_nothing_is_refused(
