@@ -14,6 +14,7 @@ from pydantic import SecretBytes
 from stretto_bus.ordered_consumer import Stored
 from stretto_wire import CHANNELS, Channel, WireError, channel_at
 
+from stretto_forwarder.points import OF_METRICS
 from stretto_forwarder.settings import Endpoint
 
 REQUIRED = ("ce-specversion", "ce-id", "ce-source", "ce-type")
@@ -56,6 +57,8 @@ def start_of(endpoint: Endpoint) -> dict[str, Any]:
 def wanted(endpoint: Endpoint, subject: str) -> bool:
     """Return True if the endpoint asked for this event. Raises NotForwardable."""
     channel = _channel(subject)
+    if endpoint.form != "webhook" and channel.message not in OF_METRICS:
+        return False
     job = subject.rpartition(".")[2]
     named = not endpoint.events or channel.name in endpoint.events
     return named and (not endpoint.jobs or any(fnmatch.fnmatchcase(job, each) for each in endpoint.jobs))

@@ -19,7 +19,7 @@ from stretto_forwarder.retrying import AttemptOutcome, retry_after_s
 from stretto_forwarder.settings import Network
 
 READ_BYTES = 1 << 16
-"""The most that is read of an answer, and ignored, so that its connection can be used again."""
+"""The most that is read of an answer. An answer that is read to its end lets its connection be used again."""
 TRANSLATED = ipaddress.ip_network("64:ff9b::/96")
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -101,11 +101,11 @@ class Poster:
             ssl_context=context, network_backend=guard, max_connections=1, keepalive_expiry=30.0
         )
 
-    async def post(self, headers: dict[str, str], body: bytes) -> AttemptOutcome:
-        """Make one attempt. Never raises."""
+    async def post(self, headers: dict[str, str], body: bytes, path: str = "", method: str = "POST") -> AttemptOutcome:
+        """Make one attempt, at a path below the endpoint's url. Never raises."""
         try:
             async with asyncio.timeout(self._timeout_s):
-                return await self._post(headers, body)
+                return await self._post(headers, body, self._url.rstrip("/") + path if path else self._url, method)
         except TimeoutError:
             return AttemptOutcome(0, f"no answer within {self._timeout_s:g} s")
         except Forbidden as error:
@@ -113,19 +113,19 @@ class Poster:
         except Exception as error:  # a fault of one endpoint, of any kind, must not stop the others
             return AttemptOutcome(0, f"{type(error).__name__}: {error}"[:500])
 
-    async def _post(self, headers: dict[str, str], body: bytes) -> AttemptOutcome:
-        async with self._pool.stream("POST", self._url, headers=list(headers.items()), content=body) as answer:
+    async def _post(self, headers: dict[str, str], body: bytes, url: str, method: str) -> AttemptOutcome:
+        async with self._pool.stream(method, url, headers=list(headers.items()), content=body) as answer:
             found = {name.lower(): value for name, value in answer.headers}
-            read = 0
+            read = b""
             async for chunk in answer.aiter_stream():
-                read += len(chunk)
-                if read > READ_BYTES:
+                read += chunk
+                if len(read) > READ_BYTES:
                     break
         reason = f"HTTP {answer.status}"
         if 300 <= answer.status < 400:
             reason += ": redirects are not followed"
         retry_after = found.get(b"retry-after", b"").decode("ascii", "replace")
-        return AttemptOutcome(answer.status, reason, retry_after_s(retry_after, time.time()))
+        return AttemptOutcome(answer.status, reason, retry_after_s(retry_after, time.time()), read)
 
     async def close(self) -> None:
         await self._pool.aclose()

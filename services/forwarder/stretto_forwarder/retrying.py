@@ -12,11 +12,12 @@ GONE = 410
 
 @dataclass(frozen=True, slots=True)
 class AttemptOutcome:
-    """The result of an attempt. With ``status`` 0 there was no answer, and ``reason`` says why."""
+    """The result of an attempt. With ``status`` 0 there was no answer, and ``reason`` says why. body: its begin."""
 
     status: int
     reason: str
     retry_after_s: float = 0.0
+    body: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,17 @@ from stretto_bus.durable import Delivery, Durable
 from stretto_runtime import Json
 from stretto_runtime.process.health import Health
 from stretto_runtime.process.telemetry import Tracing
+from stretto_wire import WireError
 from stretto_wire.contract.registry import STREAM
 
 from stretto_forwarder import handlers
-from stretto_forwarder.handlers import NotForwardable, Post
+from stretto_forwarder.handlers import NotForwardable
+from stretto_forwarder.mlflow import Mlflow
 from stretto_forwarder.posting import Poster
 from stretto_forwarder.retrying import Again, AttemptOutcome, Delivered, EndpointFailures, GiveUp, Stop
 from stretto_forwarder.settings import EndpointTarget, ForwarderSettings, targets_of
+from stretto_forwarder.tensorboard import Tensorboard
+from stretto_forwarder.webhook import Webhook
 
 NAME = "forwarder"
 AGAIN_S = 1.0
@@ -65,10 +69,16 @@ class EndpointLane:
         self._metrics = metrics
         self._tracing = tracing
         self._poster = Poster(target.endpoint.url, settings.allow_networks, settings.ca, settings.timeout_s)
+        self._sink: Webhook | Mlflow | Tensorboard = (
+            Tensorboard(target)
+            if target.endpoint.form == "tensorboard"
+            else (Mlflow if target.endpoint.form == "mlflow" else Webhook)(target, self._poster)
+        )
         self._silence_s = settings.silence_s
         self._look_s = settings.stream_look_s
         self._course = EndpointFailures(settings.retry_s, settings.retry_max_s, settings.give_up_s)
-        self._marks = {URL: hashlib.sha256(target.endpoint.url.encode()).hexdigest()}
+        place = target.endpoint.url or str(target.endpoint.folder)
+        self._marks = {URL: hashlib.sha256(place.encode()).hexdigest()}
         metrics.stopped.labels(self.name).set(0)
 
     @property
@@ -135,8 +145,8 @@ class EndpointLane:
             async with delivery.in_progress():
                 try:
                     if handlers.wanted(self._target.endpoint, delivery.stored.subject):
-                        await self._deliver(cursor, delivery, handlers.post_of(delivery.stored))
-                except NotForwardable as error:
+                        await self._deliver(cursor, delivery)
+                except (NotForwardable, WireError) as error:
                     await self._set_aside(delivery, "refused", str(error))
                 if not self._stopped:
                     await delivery.ack()
@@ -145,10 +155,10 @@ class EndpointLane:
             if not settled:
                 await delivery.nak()
 
-    async def _deliver(self, cursor: Durable, delivery: Delivery, post: Post) -> None:
+    async def _deliver(self, cursor: Durable, delivery: Delivery) -> None:
         """Try until the event is delivered or given up, or the endpoint answers that it is gone."""
         while True:
-            outcome = await self._attempt(delivery, post)
+            outcome = await self._attempt(delivery)
             self.last = outcome.reason
             decision = self._course.decide(outcome, time.time(), random.random)
             if isinstance(decision, Delivered):
@@ -174,12 +184,12 @@ class EndpointLane:
                     self._stop(reason)
                     return
 
-    async def _attempt(self, delivery: Delivery, post: Post) -> AttemptOutcome:
-        trace = post.headers.get("traceparent", "")
+    async def _attempt(self, delivery: Delivery) -> AttemptOutcome:
+        given = delivery.stored.headers
         attributes = {"stretto.job": delivery.stored.subject.rpartition(".")[2], "stretto.endpoint": self.name}
-        with self._tracing.sending(f"post {post.headers['ce-type']}", trace, attributes) as sent:
-            headers = handlers.signed(post, self._target.secrets, time.time())
-            return await self._poster.post(headers | ({"traceparent": sent} if sent else {}), post.body)
+        what = f"post {given.get('ce-type', delivery.stored.subject)}"
+        with self._tracing.sending(what, given.get("traceparent", ""), attributes) as sent:
+            return await self._sink.send(delivery.stored, sent)
 
     async def _set_aside(self, delivery: Delivery, reason: str, error: str) -> None:
         """Store the event in the dead letters. Raises BusFault if that failed; the event is then not done."""

@@ -48,12 +48,19 @@ class ForwarderSettings(Settings):
 
 
 class Endpoint(BaseModel):
-    """One entry of the file. Empty ``events`` and ``jobs`` mean all; a job may contain ``*``."""
+    """One entry of the file. Empty ``events`` and ``jobs`` mean all; a job may contain ``*``.
+
+    ``form``: what is sent: events as they are, or the points of metrics that they have. ``folder`` is TensorBoard's,
+    which has no url. ``experiment`` is MLflow's.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$")]
-    url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s@#]+$")]
+    form: Literal["webhook", "mlflow", "tensorboard"] = "webhook"
+    url: Annotated[str, StringConstraints(pattern=r"^https?://[^\s@#]+$")] = ""
+    folder: Path | None = None
+    experiment: Annotated[str, StringConstraints(min_length=1, max_length=250)] = "stretto"
     secret_file: Path | None = None
     secret_env: str | None = None
     events: tuple[str, ...] = ()
@@ -73,6 +80,8 @@ class EndpointTarget(BaseModel):
     def of(cls, endpoint: Endpoint, environ: Mapping[str, str]) -> Self:
         """Read the endpoint's secrets. Raises SettingsFault, whose text never contains a part of a secret."""
         where = f"endpoint {endpoint.name}"
+        if endpoint.form != "webhook" and endpoint.secret_file is None and endpoint.secret_env is None:
+            return cls(endpoint=endpoint, secrets=())
         if (endpoint.secret_file is None) == (endpoint.secret_env is None):
             raise SettingsFault(f"{where}: give either secret_file or secret_env")
         if endpoint.secret_file is not None:
@@ -84,6 +93,8 @@ class EndpointTarget(BaseModel):
             text = environ.get(endpoint.secret_env or "", "")
         if not text.split():
             raise SettingsFault(f"{where}: there is no secret in {endpoint.secret_file or endpoint.secret_env}")
+        if endpoint.form == "mlflow":
+            return cls(endpoint=endpoint, secrets=(SecretBytes(text.split()[0].encode()),))
         return cls(endpoint=endpoint, secrets=tuple(_secret(each, where) for each in text.split()))
 
 
@@ -115,6 +126,16 @@ def targets_of(settings: ForwarderSettings, environ: Mapping[str, str] = os.envi
 
 
 def _check(endpoint: Endpoint, path: Path) -> None:
+    if endpoint.form == "tensorboard":
+        if endpoint.folder is None or not endpoint.folder.is_absolute() or endpoint.url:
+            raise SettingsFault(
+                f"{path}: endpoint {endpoint.name}: give the absolute folder of TensorBoard, and no url"
+            )
+        return
+    if endpoint.folder is not None:
+        raise SettingsFault(f"{path}: endpoint {endpoint.name}: folder is for form: tensorboard; leave it out")
+    if endpoint.form == "mlflow" and "?" in endpoint.url:
+        raise SettingsFault(f"{path}: endpoint {endpoint.name}: give the url of the tracking server, without a query")
     try:
         parts = httpcore.URL(endpoint.url)
         reachable = bool(parts.host.decode().encode("idna")) and parts.port != 0

@@ -43,6 +43,8 @@ class Receiver:
     """A receiver of webhooks. ``behave`` returns the answer to a request: status and headers."""
 
     behave: Callable[[Request], tuple[int, dict[str, str]]] = lambda _: (204, {})
+    answer: Callable[[Request], tuple[int, dict[str, str], bytes]] | None = None
+    """Returns status, headers and body, where the body counts."""
     seen: list[Request] = field(default_factory=list[Request])
     url: str = ""
 
@@ -56,9 +58,9 @@ def receiver() -> Iterator[Receiver]:
 
     def answer(asked: Asked) -> Answer:
         request = Request(asked.path, asked.headers, asked.body, 0)
-        request.status, more = receiver.behave(request)
+        request.status, more, body = receiver.answer(request) if receiver.answer else (*receiver.behave(request), b"")
         receiver.seen.append(request)
-        return request.status, more, b""
+        return request.status, more, body
 
     with served(answer) as receiver.url:
         yield receiver
@@ -76,7 +78,11 @@ class ForwarderHarness:
     def start(self, *endpoints: dict[str, Any], **settings: Any) -> WarmProcess:
         """Start a forwarder for these endpoints."""
         path = self.folder / "endpoints.yaml"
-        path.write_text(yaml.safe_dump([{"secret_env": "HOOK", "start": "beginning", **each} for each in endpoints]))
+        of_webhook = {"secret_env": "HOOK"}
+        given_endpoints = [
+            {**(of_webhook if "form" not in each else {}), "start": "beginning", **each} for each in endpoints
+        ]
+        path.write_text(yaml.safe_dump(given_endpoints))
         given = {"endpoints_file": path, "allow_networks": '["127.0.0.0/8"]', "retry_s": 0.02, "retry_max_s": 0.2}
         environment = {key: value for key, value in os.environ.items() if not key.startswith("STRETTO_")}
         environment |= self.server.environment("forwarder") | {"HOOK": SECRET}

@@ -8,9 +8,15 @@ import contextlib
 import hmac
 import json
 import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
+from stretto_forwarder.tensorboard import FILE, masked
+from stretto_messages.dispatcher import EvaluationMeasured
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.profiler import StragglerCleared
+from stretto_messages.values import Evaluation, MetricValue
 
 from tests.waits import until
 
@@ -258,3 +264,99 @@ async def test_it_may_read_nothing_but_events(harness: ForwarderHarness) -> None
     assert refused == [
         "*.tel.>", ">", "journal.>", "evt.v1.gateway.job-cancelled.a", "tel.v1.ps.ps-0.a", "$KV.STATE.x.forwarder.a"
     ]  # fmt: skip
+
+
+@dataclass
+class TrackingServer:
+    """A stand-in with what MLflow documents: an experiment, runs by tag, and points, which it keeps once."""
+
+    experiments: list[str] = field(default_factory=list[str])
+    runs: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    points: dict[tuple[Any, ...], None] = field(default_factory=dict[tuple[Any, ...], None])
+    logged: int = 0
+
+    def answer(self, request: Request) -> tuple[int, Any]:
+        what = request.path.removeprefix("/api/2.0/mlflow/").partition("?")[0]
+        asked = json.loads(request.body or b"{}")
+        match what:
+            case "experiments/get-by-name" if not self.experiments:
+                return 404, {"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no such experiment"}
+            case "experiments/get-by-name":
+                return 200, {"experiment": {"experiment_id": "7", "name": self.experiments[0]}}
+            case "experiments/create":
+                self.experiments.append(asked["name"])
+                return 200, {"experiment_id": "7"}
+            case "runs/search":
+                assert asked["experiment_ids"] == ["7"]
+                found = [run for run in self.runs if asked["filter"] == f"tags.`stretto.job` = '{run['run_name']}'"]
+                return 200, {"runs": found[: asked["max_results"]]} if found else {}
+            case "runs/create":
+                assert asked["tags"] == [{"key": "stretto.job", "value": asked["run_name"]}]
+                self.runs.append({**asked, "info": {"run_id": f"r{len(self.runs)}"}})
+                return 200, {"run": self.runs[-1]}
+            case "runs/log-batch":
+                self.logged += 1
+                for each in asked["metrics"]:
+                    self.points[asked["run_id"], each["key"], each["timestamp"], each["step"], each["value"]] = None
+                return 200, {}
+            case "runs/update":
+                self.runs[int(asked["run_id"][1:])]["status"] = asked["status"]
+                return 200, {}
+        raise AssertionError(what)
+
+
+def points_in(folder: Path) -> list[int]:
+    """Return the stored message of each event of a file of TensorBoard, by checksums that hold."""
+    content, found = (folder / FILE).read_bytes(), list[int]()
+    while content:
+        length = int.from_bytes(content[:8], "little")
+        data, content = content[12 : 12 + length], content[12 + length :]
+        assert int.from_bytes(content[:4], "little") == masked(data)
+        content = content[4:]
+        if b"stretto:" in data:
+            found.append(int(data.rpartition(b":")[2]))
+    return found
+
+
+async def test_points_of_metrics_are_kept_once_whatever_dies_or_fails(
+    harness: ForwarderHarness, receiver: Receiver
+) -> None:
+    """A run of MLflow and a file of TensorBoard for each job; the forwarder is killed between, and receivers fail."""
+    tracking = TrackingServer()
+    lost: set[bytes] = set()
+
+    def answer(request: Request) -> tuple[int, dict[str, str], bytes]:
+        status, document = tracking.answer(request)
+        if "log-batch" in request.path and request.body not in lost:
+            lost.add(request.body)  # it was logged, and the answer is lost
+            return 503, {}, b"busy"
+        return status, {}, json.dumps(document).encode()
+
+    receiver.answer = answer
+    endpoints = (
+        {"name": "mlflow", "form": "mlflow", "url": f"{receiver.url}/"},
+        {"name": "board", "form": "tensorboard", "folder": str(harness.folder / "board")},
+    )
+    await harness.publish(range(1, 6), "a")
+    await harness.client.publish(StragglerCleared(job="a", pod="worker-0"))
+    quality = Evaluation(samples=9, loss=0.25, auc=0.75, metrics=(MetricValue(name="auc@5", value=0.5),))
+    process = harness.start(*endpoints)
+    board = harness.folder / "board" / "a"
+    await until(lambda: len(tracking.points) == 5 and (board / FILE).exists() and len(points_in(board)) == 5)
+    process.kill()
+    process.wait(60)
+    (board / FILE).write_bytes((board / FILE).read_bytes() + b"\x20" + bytes(20))  # left by one that died as it wrote
+    await harness.client.publish(EvaluationMeasured(job="a", samples_done=9, samples_done_after=9, evaluation=quality))
+    await harness.publish(range(1, 3), "b")
+    await harness.client.publish(JobCancelled(job="a", by="x"))
+    harness.start(*endpoints, silence_s=1)
+    await until(lambda: len(tracking.points) == 10 and tracking.runs[0].get("status") == "KILLED")
+    assert tracking.logged > len(tracking.points) - 2
+    assert [run["run_name"] for run in tracking.runs] == ["a", "b"]
+    assert tracking.experiments == ["stretto"]
+    assert [point[1:2] + point[3:] for point in tracking.points if point[0] == "r0"] == [
+        *(("samples_per_s", step, point[4]) for step, point in enumerate(tracking.points, 1) if step < 6),
+        ("evaluation/loss", 9, 0.25), ("evaluation/auc", 9, 0.75), ("evaluation/auc_5", 9, 0.5),
+    ]  # fmt: skip
+    await until(lambda: len(points_in(board)) == 6 and len(points_in(board.with_name("b"))) == 2)
+    assert points_in(board) == sorted(set(points_in(board)))

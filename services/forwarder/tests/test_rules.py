@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from pydantic import SecretBytes
 from stretto_bus.ordered_consumer import Stored
 from stretto_forwarder.handlers import NotForwardable, Post, post_of, signed
+from stretto_forwarder.points import Points
 from stretto_forwarder.posting import Poster, allowed
 from stretto_forwarder.retrying import Again, AttemptOutcome, Delivered, EndpointFailures, GiveUp, Stop, retry_after_s
 from stretto_forwarder.settings import ForwarderSettings, targets_of
+from stretto_forwarder.tensorboard import event, record
 from stretto_runtime import SettingsFault
 
 FAILED = st.sampled_from([0, 301, 400, 401, 404, 408, 429, 500, 503]).map(lambda status: AttemptOutcome(status, "no"))
@@ -146,6 +148,12 @@ def test_what_is_no_event_is_told_so() -> None:
         ({"secret_env": "NONE"}, "there is no secret in NONE"),
         ({"secret_env": "SHORT"}, "at least 24 bytes"),
         ({"secret_env": None, "secret_file": "/nowhere"}, "cannot be read"),
+        ({"url": None}, "cannot be posted to"),
+        ({"form": "wandb"}, "form"),
+        ({"form": "tensorboard"}, "give the absolute folder of TensorBoard, and no url"),
+        ({"form": "tensorboard", "url": None, "folder": "board"}, "give the absolute folder"),
+        ({"folder": "/board"}, "folder is for form: tensorboard"),
+        ({"form": "mlflow", "url": "https://a/?b=c"}, "without a query"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused_in_a_sentence(tmp_path: Path, entry: dict[str, Any], words: str) -> None:
@@ -164,3 +172,11 @@ def test_a_file_that_is_wrong_is_refused_in_a_sentence(tmp_path: Path, entry: di
     path.write_text(str([good]))
     (target,) = targets_of(settings, environ)
     assert "gggg" not in repr(target)
+
+
+def test_an_event_of_tensorboard_is_written_byte_for_byte() -> None:
+    """TensorFlow's own reader gave back these values of these bytes, whose checksums it verifies."""
+    written = record(event(Points("a", 5, 1.5, 300, {"x": 0.5})))
+    assert written.hex() == (
+        "2500000000000000eabc36f309000000000000f83f10ac022a0a0a080a0178150000003f520b0a097374726574746f3a356d6fb148"
+    )

@@ -23,7 +23,7 @@ def main() -> int:
         files = find(given.data)
         entries = index_of(files, Settings("", given.index), open_format, lambda file, opened, rows: (rows, rows * 0))
         first = entries[0]
-        names = open_format(first.file, first.kind).names
+        names = open_format(first.file, first.kind).schema.names
     except DataError as error:
         sys.stderr.write(f"{error}\n")
         return 1

@@ -14,6 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import date
 from itertools import pairwise
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class Arrow:
 
     def __init__(
         self,
-        paths: str | Sequence[str],
+        paths: str | PathLike[str] | Sequence[str],
         *,
         label: str = "label",
         dense: Sequence[str] = INTEGERS,
@@ -115,6 +116,9 @@ class Arrow:
         filesystem: Any = None,
         memory_bytes: int = 256 * 2**20,
     ) -> None:
+        for argument, names in (("dense", dense), ("categorical", categorical), ("others", others)):
+            if isinstance(names, str):
+                raise DataError(f"{argument} = {names!r}: expected a list of columns, as in [{names!r}]")
         self._columns = Columns(
             label, tuple(dense), tuple(categorical), dict(lists or {}), weight, tuple(others), log_dense, is_binary
         )
@@ -122,6 +126,7 @@ class Arrow:
         self._bad_rows_max = bad_rows_max
         self._bad_rows: set[int] = set()
         self._open_files: OrderedDict[str, Future[Format]] = OrderedDict()
+        self._forms: dict[str, tuple[str, str]] = {}  # column -> its form, and the file that has it
         self._lock = threading.Lock()
         self._runs = _Runs()
 
@@ -214,7 +219,13 @@ class Arrow:
         try:
             table = file.store.ask(file.name, lambda: opened.load(first, last, own))
         except (pa.ArrowException, KeyError) as error:
-            raise DataError(f"{file.name} cannot be read: {error}") from error
+            raise DataError(f"{file.name} cannot be read: {error}; it is damaged: write it anew") from error
+        for name in own:
+            try:
+                table.column(name).validate(full=True)  # of a damaged file, lengths and text may be anything
+            except pa.ArrowException as error:
+                remedy = "the file is damaged, or what it calls text is none: write it anew, or the column as binary"
+                raise DataError(f"{file.name}: column {name!r}: {str(error).strip()}; {remedy}") from error
         for name in names:
             if name in keys:
                 table = table.append_column(name, repeated(keys[name], int(rows[first:last].sum())))
@@ -232,7 +243,7 @@ class Arrow:
         if is_first:
             try:
                 opened = open_format(file, kind)
-                self._check_names(file, opened.names)
+                self._check_columns(file, opened.schema)
                 future.set_result(opened)
             except BaseException as error:
                 with self._lock:
@@ -240,8 +251,9 @@ class Arrow:
                 future.set_exception(error)
         return future.result()
 
-    def _check_names(self, file: File, names: Sequence[str]) -> None:
-        known = [*names, *(name for name, _ in file.keys)]
+    def _check_columns(self, file: File, schema: Any) -> None:
+        """Raise DataError for a column that the file lacks, or that another file has in a form of other values."""
+        known = [*schema.names, *(name for name, _ in file.keys)]
         wanted = self._columns.names() + ([self._split.column] if self._split else [])
         for name in wanted:
             if name not in known:
@@ -250,6 +262,16 @@ class Arrow:
                 raise DataError(
                     f"{file.name} has no column {name!r}{hint}; it has {sorted(known)[:20]}; the arguments dense, "
                     "categorical, label, weight and split of Arrow name the columns"
+                )
+        for name, form in self._columns.forms(schema).items():
+            if name in dict(file.keys):
+                continue
+            with self._lock:
+                other, where = self._forms.setdefault(name, (form, file.name))
+            if form != other:
+                raise DataError(
+                    f"{file.name}: column {name!r} has {form}, and {other} in {where}; the same value would be read as "
+                    "another one: write one type in all files"
                 )
 
     def _count(

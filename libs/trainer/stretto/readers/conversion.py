@@ -6,6 +6,7 @@ types, then to write.
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import shutil
@@ -30,7 +31,18 @@ ROW_GROUP = 2**15
 _BLOCK_BYTES = 2**24
 """Text that is parsed at once; a cell is no longer."""
 _COMPRESSIONS = {b"\x1f\x8b": "gzip", b"BZh": "bz2", b"\x28\xb5\x2f\xfd": "zstd", b"\x04\x22\x4d\x18": "lz4"}
-_BOMS = {b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_BOMS = {b"\xff\xfe\0\0": "utf-32", b"\0\0\xfe\xff": "utf-32", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
+_NO_TEXT = {
+    b"PAR1": "a Parquet file, which is read as it is",
+    b"ARROW1": "an Arrow file, which is read as it is",
+    b"PK\x03\x04": "a zip archive or an Excel file; unpack it, or save it as CSV",
+    b"\xfd7zXZ": "packed by xz; unpack it (xz -d)",
+    b"\xff\x06\0\0sNaPpY": "packed by snappy; unpack it",
+    b"{": "JSON; write it as Parquet, as pyarrow.json.read_json reads it",
+    b"<": "HTML or XML, not a table of text; look at what was downloaded",
+    b"sep=": "text with a first line of Excel's, sep=; remove that line",
+}
+"""First bytes of files that are no CSV, and what they are. JSON and HTML would be tables of one column."""
 _INTEGER = r"^(0|-?[1-9][0-9]*)$"
 """A number with leading zeros is text: as an integer, another text would be the same."""
 _SEPARATORS = ("|", ";", ",")
@@ -59,6 +71,21 @@ class TextForm:
     lists: tuple[str, ...] = ()
     newlines: bool = False
 
+    def __post_init__(self) -> None:
+        for name, each, may_be_none in (
+            ("delimiter", self.delimiter, False), ("quote", self.quote, True), ("escape", self.escape, True),
+        ):  # fmt: skip
+            if each is not None and not (
+                (len(each) == 1 and each.isascii() and each not in "\r\n") or (may_be_none and not each)
+            ):
+                raise DataError(f"{name} = {each!r}: expected one character of ASCII that is no line end")
+        try:
+            codecs.lookup(self.encoding or "utf-8")
+        except LookupError:
+            raise DataError(f"encoding = {self.encoding!r} is unknown; as in utf-16, latin-1, cp1252") from None
+        if self.columns == ():
+            raise DataError("columns: none is named; name all of them, or leave this out where a first line does")
+
 
 @dataclass(slots=True)
 class ColumnFacts:
@@ -86,19 +113,23 @@ class ColumnFacts:
         words = pc.unique(pc.drop_null(pc.list_flatten(column) if self.is_list else column))
         if not (self.is_number and len(words)):
             return
+        words = pc.utf8_trim_whitespace(words)
         integral = pc.match_substring_regex(words, _INTEGER)
-        self.is_integer &= pc.all(integral).as_py() and _casts(words, pa.int64())
-        if not self.is_integer and not _casts(words, pa.float64()):
+        self.is_integer &= pc.all(integral).as_py()
+        if self.is_integer and not _casts(words, pa.int64()):
+            self.is_integer = self.is_number = False  # ids of more than 64 bits: as floats, some would be the same
+        elif not self.is_integer and not _casts(words, pa.float64()):
             self._note_odd(column, words)
         elif not self.is_integer and pc.any(pc.match_substring_regex(words, r"^-?0[0-9]")).as_py():
             self.is_number = False  # leading zeros, as in a postcode
 
     def _note_odd(self, column: Any, words: Any) -> None:
         odd = [word.as_py() for word in words if not _casts(pa.array([word.as_py()]), pa.float64())][: _ODD_WORDS + 1]
+        cells = pc.list_flatten(column) if self.is_list else column
         self.is_number = False
-        self.odd = {} if len(odd) > _ODD_WORDS or self.is_list else dict.fromkeys(odd, 0)
+        self.odd = {} if len(odd) > _ODD_WORDS else dict.fromkeys(odd, 0)
         for word in self.odd:
-            self.odd[word] = int(pc.sum(pc.equal(column, word)).as_py() or 0)
+            self.odd[word] = int(pc.sum(pc.equal(pc.utf8_trim_whitespace(cells), word)).as_py() or 0)
 
 
 @dataclass(slots=True)
@@ -120,7 +151,7 @@ def convert(
 
     Nothing is there before all of it is. Raises DataError.
     """
-    if folder.exists():
+    if folder.exists() or folder.is_symlink():
         raise DataError(f"{folder} is there already: name a folder that is not, or remove it")
     files = find(sources)
     report = Report(str(folder), len(files))
@@ -130,8 +161,8 @@ def convert(
         tables.learn(file)
     schema = tables.schema()
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}")
-    temporary.mkdir(parents=True)
     try:
+        temporary.mkdir(parents=True)
         for number, file in enumerate(files):
             progress("writing", number, len(files))
             stem = re.sub(r"(\.[A-Za-z0-9]{1,8}){1,2}$", "", Path(file.path).name)
@@ -140,6 +171,8 @@ def convert(
                 rows = f"{report.refused_count} rows cannot be split into cells"
                 raise DataError(f"{rows}: {report.refused[0]}; mend the file, or leave them out: --bad-rows-max N")
         temporary.rename(folder)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be written: {error}; name another folder, or make room") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     report.columns = tables.facts()
@@ -151,7 +184,7 @@ def _write(path: Path, tables: _Texts | _Records, file: File, schema: Any, repor
     waiting: list[Any] = []
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for table in tables.read(file, report):
-            waiting.append(table.cast(schema))
+            waiting.append(_typed(table, schema))
             report.rows += table.num_rows
             if sum(each.num_rows for each in waiting) >= ROW_GROUP:
                 whole = pa.concat_tables(waiting)
@@ -160,6 +193,14 @@ def _write(path: Path, tables: _Texts | _Records, file: File, schema: Any, repor
                 waiting = [whole.slice(even)]
         if waiting:
             writer.write_table(pa.concat_tables(waiting), row_group_size=ROW_GROUP)
+
+
+def _typed(table: Any, schema: Any) -> Any:
+    """Return texts in the types of the schema; white space around numbers is none of theirs."""
+    for place, field_ in enumerate(schema):
+        if pa.types.is_primitive(field_.type) and pa.types.is_string(table.column(place).type):
+            table = table.set_column(place, table.field(place), pc.utf8_trim_whitespace(table.column(place)))
+    return table.cast(schema)
 
 
 class _Texts:
@@ -208,19 +249,19 @@ class _Texts:
 
         def refuse(found: Any) -> str:
             cells = f"{found.actual_columns} cells, expected {found.expected_columns}: {str(found.text)[:80]!r}"
-            refused.append(f"row {found.number}: {cells}" if found.number else cells)
+            heads = 2 if self._form.columns is None else 1  # pyarrow counts from 1, the first line too
+            refused.append(f"row {found.number - heads}: {cells}" if found.number else cells)
             return "skip"
 
         for batch in self._batches(file, self._names[file.name], refuse):
             table = pa.Table.from_batches([batch])
             self._check_line_ends(file, table, row)
             self._check_escapes(file, table, row)
-            row += table.num_rows
             for name in self._form.lists:
                 at = table.column_names.index(name)
-                table = table.set_column(
-                    at, name, [_split(table.column(name).combine_chunks(), f"{file.name}: {name}")]
-                )
+                lists = _split(table.column(name).combine_chunks(), self._form.missing, f"{file.name}, row", row, name)
+                table = table.set_column(at, name, [lists])
+            row += table.num_rows
             yield table.select(list(self._facts))
         report.refused_count += len(refused)
         report.refused += [f"{file.name}: {each}" for each in refused[: _TOLD_ROWS - len(report.refused)]]
@@ -256,20 +297,31 @@ class _Texts:
             return list(self._form.columns)
         try:
             with self._opened(file, None, None) as reader:
-                return list(reader.schema.names)
-        except (pa.ArrowInvalid, UnicodeError) as error:
+                names = list(reader.schema.names)
+        except (pa.ArrowInvalid, UnicodeError, OSError) as error:
             raise self._refusal(file, error) from error
+        other = next((each for each in ";\t|," if len(names) == 1 and each in names[0]), "")
+        if other:
+            raise DataError(
+                f"{file.name} has one column, {names[0][:60]!r}; state its separator: --delimiter {other!r}"
+            )
+        return names
 
     def _batches(self, file: File, names: Sequence[str], refuse: Callable[[Any], str]) -> Iterator[Any]:
         try:
             with self._opened(file, names, refuse) as reader:
                 yield from reader
-        except (pa.ArrowInvalid, UnicodeError) as error:
+        except (pa.ArrowInvalid, UnicodeError, OSError) as error:
             raise self._refusal(file, error) from error
 
     def _opened(self, file: File, names: Sequence[str] | None, refuse: Callable[[Any], str] | None) -> Any:
         """Open a file for text in all columns. Raises DataError."""
-        form, head = self._form, file.store.ask(file.name, lambda: bytes(file.store.open(file.path).read_at(4, 0)))
+        form, head = self._form, file.store.ask(file.name, lambda: bytes(file.store.open(file.path).read_at(10, 0)))
+        for start, kind in _NO_TEXT.items():
+            if head.lower().startswith(start.lower()):
+                raise DataError(f"{file.name} is {kind}")
+        if _RECORDS.search(file.path):
+            raise DataError(f"{file.name} is TFRecord, and other files are text; convert them apart")
         compression = next((kind for magic, kind in _COMPRESSIONS.items() if head.startswith(magic)), None)
         encoding = form.encoding or next((kind for bom, kind in _BOMS.items() if head.startswith(bom)), "utf-8")
         plain = re.sub(r"\.[A-Za-z0-9]+$", "", file.path) if compression else file.path
@@ -304,6 +356,8 @@ class _Texts:
             remedy = "state its --encoding (utf-16, latin-1, cp1252)"
         elif "Empty CSV" in text:
             remedy = "it has no line: leave it out"
+        elif isinstance(error, OSError) and not isinstance(error, pa.ArrowInvalid):
+            remedy = "it is damaged or cut off: fetch it again"
         return DataError(f"{file.name} cannot be parsed: {text}; {remedy}")
 
 
@@ -369,6 +423,7 @@ def _examples(file: File) -> Iterator[Any]:
     try:
         import tensorflow as tf
         from google.protobuf.message import DecodeError
+        from google.protobuf.unknown_fields import UnknownFieldSet
     except ImportError as error:
         raise DataError(f"{file.name} is TFRecord, which TensorFlow reads: install stretto[train] ({error})") from error
     with open(file.path, "rb") as opened:
@@ -377,19 +432,25 @@ def _examples(file: File) -> Iterator[Any]:
     number = 0
     try:
         for data in records:
-            yield tf.train.Example.FromString(data).features.feature
+            example = tf.train.Example.FromString(data)
+            if len(UnknownFieldSet(example)):
+                raise DataError(
+                    f"{file.name}, record {number}: a SequenceExample, whose lists of features are not read"
+                )
+            yield example.features.feature
             number += 1
     except DecodeError as error:
         raise DataError(f"{file.name}, record {number}: no tf.train.Example ({error})") from error
     except tf.errors.DataLossError as error:
-        raise DataError(f"{file.name}, record {number}: damaged, cut off or compressed: {error.message}") from error
+        told = error.message.rpartition("}} ")[2].partition(" [Op:")[0]
+        raise DataError(f"{file.name}, record {number}: damaged, cut off or compressed: {told}") from error
 
 
-def _split(column: Any, where: str) -> Any:
+def _split(column: Any, missing: Sequence[str], where: str, before: int, name: str) -> Any:
     """Return cells such as "[1, 2]", "1 2" or "a|b" as lists of texts.
 
     Brackets around a cell and quotes around an item are taken off. The separator of a cell is the first of | ; , that
-    it has, else white space.
+    it has, else white space. missing: items that are no value. before: rows of the file before these.
     """
     bracketed = r"^\s*[\[({]\s*(.*?)\s*[\])}]\s*$"
     inner = pc.utf8_trim_whitespace(pc.replace_substring_regex(column, bracketed, r"\1"))
@@ -398,13 +459,20 @@ def _split(column: Any, where: str) -> Any:
         by = pc.replace_substring_regex(inner, rf"\s*{re.escape(separator)}\s*", "\x1f")
         even = pc.if_else(pc.match_substring(inner, separator), by, even)
     parts = pc.split_pattern(pc.utf8_trim(even, "\x1f"), "\x1f")
-    items = pc.replace_substring_regex(pc.list_flatten(parts), r"""^(['"])(.*)['"]$""", r"\2")
-    nested = pc.index(pc.match_substring_regex(items, r"^[\[({]|[\])}]$"), True).as_py()
-    if nested >= 0:
-        raise DataError(f"{where} has lists within lists, as at {items[nested].as_py()[:60]!r}; write plain lists")
+    items = pc.replace_substring_regex(pc.list_flatten(parts), r"""^(?:'(.*)'|"(.*)")$""", r"\1\2")
+    rows = pc.list_parent_indices(parts)
+    quoted = pc.and_(pc.match_substring_regex(items, r"""^['"]"""), pc.take(pc.not_equal(inner, column), rows))
+    odd = pc.index(pc.or_(quoted, pc.match_substring_regex(items, r"^[\[({]|[\])}]$")), True).as_py()
+    if odd >= 0:
+        row = rows[odd].as_py()
+        raise DataError(
+            f"{where} {before + row}: {name} = {column[row].as_py()[:60]!r} has lists within lists, or a separator or "
+            f"a quote within an item, as at {items[odd].as_py()[:30]!r}; write plain lists, as in a|b"
+        )
+    items = pc.if_else(pc.is_in(items, pa.array(missing, pa.string())), None, items)
     empty = pc.equal(inner, "")
     lengths = pc.fill_null(pc.if_else(empty, 0, pc.list_value_length(parts)), 0)
-    kept = items.filter(pc.fill_null(pc.invert(pc.take(empty, pc.list_parent_indices(parts))), False))
+    kept = items.filter(pc.fill_null(pc.invert(pc.take(empty, rows)), False))
     ends = pc.cumulative_sum(lengths.cast(pa.int32()))
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
     return pa.ListArray.from_arrays(offsets, kept, mask=column.is_null())

@@ -24,8 +24,8 @@ _NAMES = (
 class Format(Protocol):
     """An open file of the data."""
 
-    names: Sequence[str]
-    """Names of the file's columns."""
+    schema: Any
+    """Names and types of the file's columns, as an Arrow schema."""
 
     def pieces(self) -> NDArray[np.int64]:
         """Return the rows of each piece."""
@@ -48,7 +48,8 @@ def kind_of(file: File) -> str:
         return "arrow"
     raise DataError(
         f"{file.name} is neither a Parquet nor an Arrow IPC file, so no sample of it can be read by its number; "
-        f"convert text and TFRecord once: stretto data convert {file.name} --to FOLDER"
+        f"convert text and TFRecord once: stretto data convert {file.name} --to FOLDER; where such files lie beside "
+        "others, name those by a pattern, as in 'FOLDER/**/*.parquet'"
     )
 
 
@@ -64,8 +65,11 @@ def open_format(file: File, kind: str) -> Format:
     try:
         opened: Format = file.store.ask(file.name, lambda: _FORMATS[kind](source, file))
     except pa.ArrowInvalid as error:
-        raise DataError(f"{file.name} is neither a Parquet nor an Arrow IPC file (or cut off): {error}") from error
-    refuse_twins(file.name, opened.names)
+        raise DataError(
+            f"{file.name} is neither a Parquet nor an Arrow IPC file, or cut off, or encrypted: {error}; write it anew "
+            "(Arrow as a file, not as a stream; Feather in version 2)"
+        ) from error
+    refuse_twins(file.name, opened.schema.names)
     return opened
 
 
@@ -82,14 +86,16 @@ class _Parquet:
         # of a store the last 64 KiB are read at once; the footer is kept, and every load below uses it again
         self._metadata = pq.ParquetFile(source, pre_buffer=not file.store.is_local).metadata
         self._pre_buffer = not file.store.is_local
-        self.names = self._metadata.schema.to_arrow_schema().names
+        self.schema = self._metadata.schema.to_arrow_schema()
 
     def pieces(self) -> NDArray[np.int64]:
         groups = range(self._metadata.num_row_groups)
         return np.array([self._metadata.row_group(group).num_rows for group in groups], np.int64)
 
     def load(self, first: int, last: int, columns: Sequence[str]) -> Any:
-        file = pq.ParquetFile(self._source, metadata=self._metadata, pre_buffer=self._pre_buffer)
+        file = pq.ParquetFile(
+            self._source, metadata=self._metadata, pre_buffer=self._pre_buffer, page_checksum_verification=True
+        )
         return file.read_row_groups(range(first, last), columns=list(columns), use_threads=False)
 
 
@@ -97,7 +103,7 @@ class _Ipc:
     def __init__(self, source: Any, file: File) -> None:
         self._source = source
         opened = pa.ipc.open_file(source)
-        self.names = opened.schema.names
+        self.schema = opened.schema
         self._batches = opened.num_record_batches
 
     def pieces(self) -> NDArray[np.int64]:
@@ -106,7 +112,7 @@ class _Ipc:
         return np.array([opened.get_batch(batch).num_rows for batch in range(self._batches)], np.int64)
 
     def load(self, first: int, last: int, columns: Sequence[str]) -> Any:
-        fields = sorted({self.names.index(name) for name in columns})
+        fields = sorted({self.schema.names.index(name) for name in columns})
         options = pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False)
         opened = pa.ipc.open_file(self._source, options=options)
         batches = [opened.get_batch(batch) for batch in range(first, last)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import logging
+import os
 import random
 import re
 import threading
@@ -24,6 +25,8 @@ from ..errors import DataError
 
 log = logging.getLogger("stretto.readers")
 
+_TABLES = re.compile(r"\.(parquet|arrow|feather)$", re.IGNORECASE)
+"""Names of files that are never empty, unless their writer did not end."""
 SCHEMES = ("file", "s3", "gs", "gcs", "abfs", "abfss", "http", "https")
 _ATTEMPTS = 8
 _FIRST_PAUSE_S = 0.2
@@ -65,7 +68,9 @@ class Store:
                     raise final from error
                 is_ending = not threading.main_thread().is_alive()  # the process waits for this thread only
                 if self.is_local or is_ending or attempt == _ATTEMPTS:
-                    raise DataError(f"{place} cannot be read: {_first_line(error)}") from error
+                    raise DataError(
+                        f"{place} cannot be read: {_first_line(error)}{_remedy(error, self.is_local)}"
+                    ) from error
                 log.warning("%s: %s; again in %.1f s", place, _first_line(error), pause_s)
                 time.sleep(pause_s * random.uniform(0.5, 1.0))
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -124,15 +129,15 @@ class File:
         return self.store.show(self.path)
 
 
-def find(paths: str | Sequence[str], filesystem: Any = None) -> list[File]:
+def find(paths: str | os.PathLike[str] | Sequence[str], filesystem: Any = None) -> list[File]:
     """Return the files that are named: files, folders, globs, or a list of them, as URLs or local paths.
 
     Order: as listed; within a folder or glob by path, character by character. In folders, empty files and names that
     begin with "_" or "." are left out. Raises DataError.
     """
-    given = [paths] if isinstance(paths, str) else [str(path) for path in paths]
-    if not given:
-        raise DataError("no file is named; give a path, a URL, or a list of them")
+    given = [str(path) for path in ([paths] if isinstance(paths, str | os.PathLike) else paths)]
+    if not given or not all(given) or "\0" in "".join(given):
+        raise DataError(f"{given or 'no file'}: give a path, a URL, or a list of them")
     plain = [path for path in given if not _is_glob(path)]
     if len(given) > 1 and len(plain) == len(given):  # a list of files: their sizes are asked at the same time
         with ThreadPoolExecutor(min(REQUESTS, len(given))) as pool:
@@ -204,7 +209,7 @@ def _wrapped(filesystem: Any) -> Store:
 def _find(given: str, filesystem: Any) -> list[File]:
     store, path = locate(given, filesystem)
     shown = _without_secrets(given)
-    if _is_glob(given):
+    if _is_glob(given) and not (store.is_local and os.path.exists(path)):  # a file may be called [a].parquet
         folder = path[: re.search(r"[*?\[]", path).start()].rpartition("/")[0]  # type: ignore[union-attr]
         pattern = re.compile(_glob_pattern(path.removeprefix("./")))
         root = folder or ("/" if path.startswith("/") else "" if filesystem or "://" in given else ".")
@@ -215,6 +220,8 @@ def _find(given: str, filesystem: Any) -> list[File]:
     info = store.stat(path)
     if info.type == pafs.FileType.File:
         return [_file(store, info, "")]
+    if info.type == pafs.FileType.Unknown:
+        raise DataError(f"{shown} is no file and no folder but a pipe or device; write it to a file")
     if info.type == pafs.FileType.NotFound:
         raise DataError(f"{shown} cannot be read: there is no such file, folder or bucket; check the path")
     if not store.prefix and not store.is_local and given.startswith("http"):
@@ -231,9 +238,21 @@ def _listed(store: Store, folder: str, root: str) -> list[File]:
     files: list[File] = []
     for info in infos:
         parts = PurePosixPath(info.path.removeprefix(root).removeprefix("./")).parts
-        if info.type == pafs.FileType.File and info.size and not any(part[0] in "_." for part in parts):
+        is_empty = not info.size and not _TABLES.search(info.path)  # markers of folders, parts without rows
+        if info.type == pafs.FileType.File and not is_empty and not any(part[0] in "_." for part in parts):
             files.append(_file(store, info, root))
+    if store.is_local:
+        _refuse_links_to_one_file(files)
     return sorted(files, key=lambda file: file.path)
+
+
+def _refuse_links_to_one_file(files: Iterable[File]) -> None:
+    """Raise DataError if links lead to a file twice: its samples would count twice, in a loop of folders 40 times."""
+    seen: dict[str, File] = {}
+    for file in sorted(files, key=lambda file: len(file.path)):
+        other = seen.setdefault(os.path.realpath(file.path), file)
+        if other is not file:
+            raise DataError(f"{file.name} and {other.name} are one file by links; remove the link, or list the files")
 
 
 def _file(store: Store, info: pafs.FileInfo, root: str) -> File:
@@ -277,6 +296,13 @@ def _final(error: BaseException, place: str) -> DataError | None:
     if isinstance(error, FileNotFoundError | IsADirectoryError) or _ABSENT.search(text):
         return DataError(f"{place} cannot be read: there is no such file, folder or bucket; check the path")
     return None
+
+
+def _remedy(error: BaseException, is_local: bool) -> str:
+    if not is_local or getattr(error, "errno", None) is not None:
+        return ""
+    is_encrypted = "ecrypt" in str(error)
+    return f"; it is {'encrypted: write it plainly' if is_encrypted else 'damaged or cut off: write it anew'}"
 
 
 def _without_secrets(url: str) -> str:

@@ -71,7 +71,8 @@ def test_rows_that_the_csv_module_writes_come_back_in_order(
         (["7", "8.5", "1e3"], "double"),
         (["01067", "10115"], "string"),  # postcodes
         ([str(2**63 - 1), str(-(2**63))], "int64"),
-        ([str(2**64)], "double"),
+        ([str(2**64), "1"], "string"),  # as floats, two ids might be one
+        ([" 7", "8 "], "int64"),
         (["7", "seven"], "string"),
         (["", ""], "string"),
     ],
@@ -88,11 +89,12 @@ def test_a_column_has_the_type_that_all_its_cells_have(tmp_path: Path, cells: li
     [
         ("[1, 2]", ["1", "2"]), ("[1 2]", ["1", "2"]), ("1|2", ["1", "2"]), ("(3,)", ["3"]), ("[]", []), ("", None),
         ("['New York', 'Ulm']", ["New York", "Ulm"]), ("a;b c", ["a", "b c"]),
+        ("[1, NULL]", ["1", None]),
     ],
 )  # fmt: skip
 def test_a_list_is_read_as_people_write_it(tmp_path: Path, cell: str, expected: list[str] | None) -> None:
     write_text(tmp_path / "a.csv", [{"n": 0, "tags": cell}, {"n": 1, "tags": "z"}])
-    convert([str(tmp_path / "a.csv")], tmp_path / "out", TextForm(lists=("tags",)), 0)
+    convert([str(tmp_path / "a.csv")], tmp_path / "out", TextForm(lists=("tags",), missing=("NULL",)), 0)
     assert rows_in(tmp_path / "out")[0]["tags"] == expected
 
 
@@ -113,9 +115,19 @@ def test_empty_lists_and_empty_items_shift_no_other_list(tmp_path: Path) -> None
         (
             b"n,t\n1\n",
             TextForm(),
-            r"1 rows cannot be split into cells: .*a\.csv: .*1 cells, expected 2.*--bad-rows-max",
+            r"1 rows cannot be split into cells: .*a\.csv: row 0: 1 cells, expected 2.*--bad-rows-max",
         ),
-        (b"n,t\n1,[[2]]\n", TextForm(lists=("t",)), r"a\.csv: t has lists within lists, as at '\[2"),
+        (b"n,t\n1,[[2]]\n", TextForm(lists=("t",)), r"a\.csv, row 0: t = '\[\[2\]\]' has lists within lists"),
+        (b"t\n\"['x, y', 'z']\"\n", TextForm(lists=("t",)), r"row 0: t = .* a separator or a quote within an item"),
+        (b"n;t\n1;2\n", TextForm(), r"a\.csv has one column, 'n;t'; state its separator: --delimiter ';'"),
+        (b"PAR1" * 9, TextForm(), r"a\.csv is a Parquet file, which is read as it is"),
+        (b"PK\x03\x04" * 9, TextForm(), r"a\.csv is a zip archive"),
+        (b'{"n": 1}\n', TextForm(), r"a\.csv is JSON; write it as Parquet"),
+        (
+            gzip.compress(b"n,t\n" * 9999, mtime=0)[:-9],
+            TextForm(),
+            r"a\.csv cannot be parsed: Truncated .*cut off: fetch it again",
+        ),
         (b"n,t\n1,2\n", TextForm(lists=("tags",)), r"a\.csv has no column 'tags'; it has n, t"),
         (b"", TextForm(), r"has no data file|no line|cannot be parsed"),
     ],
@@ -129,6 +141,20 @@ def test_what_cannot_be_read_is_refused_and_nothing_is_written(
     assert [path.name for path in tmp_path.iterdir()] == ["a.csv"]
 
 
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ({"delimiter": "::"}, "delimiter = '::': expected one character"),
+        ({"escape": "§"}, "escape = '§': expected one character of ASCII"),
+        ({"encoding": "klingon"}, "encoding = 'klingon' is unknown; as in utf-16"),
+        ({"columns": ()}, "columns: none is named"),
+    ],
+)
+def test_a_form_that_no_text_has_is_refused(form: dict[str, Any], told: str) -> None:
+    with pytest.raises(DataError, match=told):
+        TextForm(**form)
+
+
 def test_files_with_other_columns_are_refused_and_another_order_is_none(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_text("a,b\n1,2\n")
     (tmp_path / "2.csv").write_text("b,a\n4,3\n")
@@ -137,6 +163,8 @@ def test_files_with_other_columns_are_refused_and_another_order_is_none(tmp_path
     (tmp_path / "3.csv").write_text("a,c\n1,2\n")
     with pytest.raises(DataError, match=r"3\.csv and .*1\.csv have other columns \(b, c\)"):
         convert([str(tmp_path / "*.csv")], tmp_path / "more", TextForm(), 0)
+    with pytest.raises(DataError, match=r"out cannot be written: .*name another folder"):
+        convert([str(tmp_path / "1.csv")], tmp_path / "1.csv/out", TextForm(), 0)
     with pytest.raises(DataError, match="out is there already"):
         convert([str(tmp_path / "1.csv")], tmp_path / "out", TextForm(), 0)
 
@@ -179,7 +207,15 @@ with tf.io.TFRecordWriter(str(path)) as out:
         }})).SerializeToString())
 convert([str(path)], path.with_name("out"), TextForm(), 0)
 whole = path.read_bytes()
-for broken, told in ((whole[:-3], "damaged, cut off"), (whole[:20] + b"?" + whole[21:], "record 0: damaged")):
+with tf.io.TFRecordWriter(str(path)) as out:
+    sequence = tf.train.SequenceExample()
+    sequence.feature_lists.feature_list["x"].feature.add()
+    out.write(sequence.SerializeToString())
+for broken, told in (
+    (path.read_bytes(), "record 0: a SequenceExample"),
+    (whole[:-3], "damaged, cut off"),
+    (whole[:20] + b"?" + whole[21:], "record 0: damaged"),
+):
     path.write_bytes(broken)
     try:
         convert([str(path)], path.with_name("broken"), TextForm(), 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from datetime import UTC, date, datetime
@@ -108,6 +109,9 @@ def test_the_order_of_files_is_that_of_the_list_and_of_names(tmp_path: Path, mon
     assert numbers(Arrow(str(tmp_path / "*.parquet"), **columns)) == [20, 0, 10]
     assert numbers(Arrow(str(tmp_path / "**/a.parquet"), **columns)) == [0, 30]
     assert numbers(Arrow(str(tmp_path / "[ab].parquet"), **columns)) == [0, 10]
+    small(tmp_path / "d/[ab].parquet", 40, rows=1)
+    assert numbers(Arrow(tmp_path / "d/[ab].parquet", **columns)) == [40]
+    (tmp_path / "d/[ab].parquet").unlink()
     monkeypatch.chdir(tmp_path)
     assert numbers(Arrow("*.parquet", **columns)) == [20, 0, 10]
     assert numbers(Arrow(".", **columns)) == [20, 0, 10, 30]
@@ -131,11 +135,18 @@ def test_folders_of_partitions_are_columns(tmp_path: Path) -> None:
         ("empty", "no data file"),
         ("ftp://host/x", "ftp:// is unknown; expected one of file, s3"),
         ("data.parquet.gz", "stretto data convert"),
-        ("notes.txt", "neither a Parquet nor an Arrow IPC file"),
+        ("notes.txt", "neither a Parquet nor an Arrow IPC file.*others, name those by a pattern"),
+        ("none/[a].parquet", "matches no file"),
+        ("unfinished", "x.parquet is neither a Parquet.*cut off.*0 bytes"),
+        ("pipe.parquet", "no file and no folder but a pipe or device"),
+        ("nul\0", "give a path, a URL"),
     ],
 )
 def test_data_that_cannot_be_found_are_refused_with_the_remedy(tmp_path: Path, name: str, told: str) -> None:
-    (tmp_path / "empty").mkdir()
+    for folder in ("empty", "unfinished"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "unfinished/x.parquet").write_bytes(b"")
+    os.mkfifo(tmp_path / "pipe.parquet")
     (tmp_path / "data.parquet.gz").write_bytes(b"x")
     (tmp_path / "notes.txt").write_text("some notes")
     with pytest.raises(DataError, match=told.replace("(", r"\(")):
@@ -367,6 +378,11 @@ def test_data_that_are_bad_throughout_are_refused_whatever_the_number(tmp_path: 
         (pa.array([date(1970, 1, 3), None]), [3, 0]),
         (pa.array([True, None]), [2, 0]),
         (pa.array(["a", None]).dictionary_encode(), [*hash_strings(["a"]).tolist(), 0]),
+        (pa.DictionaryArray.from_arrays(pa.array([0, 1]), pa.array(["a", None])), [*hash_strings(["a"]).tolist(), 0]),
+        (pa.RunEndEncodedArray.from_arrays([1, 2], pa.array([7, None])), [8, 0]),
+        (pa.ExtensionArray.from_storage(pa.json_(), pa.array(["a", None])), [*hash_strings(["a"]).tolist(), 0]),
+        (pa.array([Decimal(2**53), Decimal(2**53 + 1)]), [_integer(2**53), _integer(2**53 + 1)]),
+        (pa.array([Decimal("1.0"), None], pa.decimal32(3, 1)), [2, 0]),
     ],
 )
 def test_a_category_is_what_it_is_in_whatever_form_it_is_written(
@@ -392,13 +408,32 @@ def test_vectors_are_read_and_lists_of_views_are_lists(tmp_path: Path) -> None:
     ("columns", "asked", "told"),
     [
         ({"c": [0.5, 1.0]}, {"categorical": ["c"]}, "row 0: c = 0.5, expected a category that is whole or text"),
-        ({"c": [[0.5], [1.0]]}, {"lists": {"c": 1}}, "c = 0.5, expected a category that is whole or text"),
+        ({"c": [[1.0], [1.0, 0.5]]}, {"lists": {"c": 1}}, "row 1: c = 0.5, expected a category that is whole or text"),
+        (
+            {"c": [1.0, 2.0**60]},
+            {"categorical": ["c"]},
+            "row 1: c = .*, expected a category that its type holds to the",
+        ),
+        (
+            {"c": [Decimal(1), Decimal(10**30)]},
+            {"categorical": ["c"]},
+            "row 1: c = 1e.30, expected a category that its",
+        ),
+        ({"c": [1.0, 1e300]}, {"dense": ["c"]}, "row 1: c = 1e.300, expected a finite number"),
+        ({"c": [1.0, float("nan")]}, {"others": ["c"]}, "row 1: c = nan, expected a finite number"),
+        ({"c": [[1.0], [float("inf")]]}, {"others": ["c"]}, "row 1: c = inf, expected a finite number"),
+        ({"c": pa.array([1, 2**64 - 1], pa.uint64())}, {"others": ["c"]}, r"row 1: c = .*, expected an integer below"),
+        ({"c": [{"a": 1}, None]}, {"dense": ["c"]}, "'c' has type struct.*; write its fields as columns of their own"),
+        ({"c": [date(2026, 1, 1), None]}, {"dense": ["c"]}, "'c' has type date32.*; write a number of a unit"),
+        ({"c": [[[1]], None]}, {"lists": {"c": 1}}, "column 'c' has type list.*lists of ids are read by lists="),
+        ({"c": [None, None]}, {"others": ["c"]}, "'c' has type null.*it has no value: leave it out"),
         (
             {"v": [[1.0], [1.0, 2.0]]},
             {"others": ["v"]},
-            "column 'v' has lists of 1 to 2 numbers, expected vectors of one",
+            "row 1: v = .*, expected a vector of 1 number, as most rows have; pad it",
         ),
-        ({"t": [b"\xff", b"a"]}, {"others": ["t"]}, "column 't' has bytes that are no UTF-8"),
+        ({"t": [b"a", b"\xff"]}, {"others": ["t"]}, r"row 1: t = b'.xff', expected text in UTF-8; its bytes are none"),
+        ({"t": [b"1", b"\xff"]}, {"dense": ["t"]}, r"row 1: t = b'.xff', expected text in UTF-8; its bytes are none"),
     ],
 )
 def test_a_cell_that_stands_for_nothing_is_refused(
@@ -407,6 +442,66 @@ def test_a_cell_that_stands_for_nothing_is_refused(
     pq.write_table(pa.table({"label": [0, 1], **columns}), tmp_path / "x.parquet")
     with pytest.raises(DataError, match=rf"x\.parquet.*{told}"):
         Arrow(str(tmp_path), **{"dense": [], "categorical": [], **asked}).read(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "first", "second", "told"),
+    [
+        ({"categorical": ["c"]}, [7], ["7"], "column 'c' has text, and integers in|has integers, and text in"),
+        ({"lists": {"c": 1}}, [[7]], [["7"]], "column 'c' has text, and integers in|has integers, and text in"),
+        ({"categorical": ["c"]}, [7], [date(1970, 1, 8)], "dates.*write one type in all files"),
+        ({"others": ["c"]}, [7], [7.5], "floats.*write one type in all files"),
+        ({"categorical": ["c"]}, [7], [7.0], None),  # as pandas writes a part with gaps
+        ({"categorical": ["c"]}, [None], ["7"], None),
+        ({"lists": {"c": 2}}, [7], [[7, 8]], None),
+    ],
+)
+def test_files_that_drift_are_read_or_refused(
+    tmp_path: Path, asked: dict[str, Any], first: list[Any], second: list[Any], told: str | None
+) -> None:
+    for name, cells in (("a", first), ("b", second)):
+        pq.write_table(pa.table({"label": [0], "c": cells}), tmp_path / f"{name}.parquet")
+    arguments: dict[str, Any] = {"dense": [], "categorical": [], **asked}
+    if told is None:
+        assert Arrow(str(tmp_path), **arguments).size == 2
+        return
+    with pytest.raises(DataError, match=told):
+        Arrow(str(tmp_path), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ({"dense": "x"}, r"dense = 'x': expected a list of columns, as in \['x'\]"),
+        ({"lists": {"x": 0}}, "lists: x = 0, expected the number of items"),
+        ({"others": ["numeric"]}, "others: a batch has another array 'numeric'; rename"),
+    ],
+)
+def test_arguments_that_mean_nothing_are_refused(tmp_path: Path, asked: dict[str, Any], told: str) -> None:
+    small(tmp_path / "x.parquet", 0)
+    with pytest.raises(DataError, match=told):
+        Arrow(tmp_path / "x.parquet", **{"dense": [], "categorical": [], **asked})
+
+
+def test_a_damaged_file_is_refused_and_ends_no_process(tmp_path: Path) -> None:
+    """Offsets of text that lead anywhere ended the process; text that is none was an error of Python's."""
+    with pa.ipc.new_file(str(tmp_path / "x.arrow"), pa.schema([("label", pa.int64()), ("c", pa.string())])) as writer:
+        writer.write_table(pa.table({"label": [0] * 99, "c": ["abc"] * 99}))
+    whole = (tmp_path / "x.arrow").read_bytes()
+    texts = whole.index(b"abc" * 99)
+    for place, told in ((texts - 200, "Offset"), (texts, "UTF8")):
+        (tmp_path / "x.arrow").write_bytes(whole[:place] + b"\xff" * 8 + whole[place + 8 :])
+        with pytest.raises(DataError, match=rf"x\.arrow: column 'c': .*{told}.*damaged"):
+            Arrow(str(tmp_path), dense=[], categorical=["c"]).read(0, 99)
+
+
+def test_a_file_that_links_reach_twice_counts_once_or_not_at_all(tmp_path: Path) -> None:
+    small(tmp_path / "day/x.parquet", 0)
+    (tmp_path / "day/again").symlink_to(tmp_path / "day")
+    with pytest.raises(
+        DataError, match=r"again/x\.parquet and .*day/x\.parquet are one file by links; remove the link"
+    ):
+        Arrow(str(tmp_path), dense=["x"], categorical=[])
 
 
 def test_two_columns_of_one_name_are_refused_before_anything_is_read(tmp_path: Path) -> None:

@@ -69,7 +69,8 @@ def convert(
         str | None, typer.Option(help="Names of the columns, separated by commas, where the first line has none.")
     ] = None,
     missing: Annotated[
-        list[str] | None, typer.Option(help="A text that is no value, besides the empty one; may be repeated.")
+        list[str] | None,
+        typer.Option(help="A text, or an item of a list, that is no value besides the empty one; may be repeated."),
     ] = None,
     lists: Annotated[
         list[str] | None, typer.Option(help="A column of lists such as [1, 2] or a|b; may be repeated.")
@@ -84,7 +85,12 @@ def convert(
 
     A column has one type in all files. Nothing is there before all of it is.
     """
-    form = {"delimiter": delimiter, "quote": quote, "escape": escaped_by, "encoding": encoding}
+    form = {
+        "delimiter": "\t" if delimiter == "\\t" else delimiter,
+        "quote": quote,
+        "escape": escaped_by,
+        "encoding": encoding,
+    }
     names = None if columns is None else columns.split(",")
     form |= {"columns": names, "missing": missing or [], "lists": lists or [], "newlines": newlines}
     asked = {"sources": sources, "to": str(to), "form": form, "bad_rows_max": bad_rows_max}
