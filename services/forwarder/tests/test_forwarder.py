@@ -306,10 +306,9 @@ class TrackingServer:
 
 
 def points_in(folder: Path) -> list[int]:
-    """Return the stored message of each event of a file of TensorBoard, by checksums that hold."""
+    """Return the stored message of each whole event of a file of TensorBoard, by checksums that hold."""
     content, found = (folder / FILE).read_bytes(), list[int]()
-    while content:
-        length = int.from_bytes(content[:8], "little")
+    while len(content) >= 16 + (length := int.from_bytes(content[:8], "little")):
         data, content = content[12 : 12 + length], content[12 + length :]
         assert int.from_bytes(content[:4], "little") == masked(data)
         content = content[4:]

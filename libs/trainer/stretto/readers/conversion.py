@@ -38,8 +38,10 @@ _NO_TEXT = {
     b"PK\x03\x04": "a zip archive or an Excel file; unpack it, or save it as CSV",
     b"\xfd7zXZ": "packed by xz; unpack it (xz -d)",
     b"\xff\x06\0\0sNaPpY": "packed by snappy; unpack it",
-    b"{": "JSON; write it as Parquet, as pyarrow.json.read_json reads it",
-    b"<": "HTML or XML, not a table of text; look at what was downloaded",
+    b'{"': "JSON; write it as Parquet, as pyarrow.json.read_json reads it",
+    b"<!doctype": "HTML, not a table of text; look at what was downloaded",
+    b"<html": "HTML, not a table of text; look at what was downloaded",
+    b"<?xml": "XML; write it as Parquet or CSV",
     b"sep=": "text with a first line of Excel's, sep=; remove that line",
 }
 """First bytes of files that are no CSV, and what they are. JSON and HTML would be tables of one column."""
@@ -113,7 +115,7 @@ class ColumnFacts:
         words = pc.unique(pc.drop_null(pc.list_flatten(column) if self.is_list else column))
         if not (self.is_number and len(words)):
             return
-        words = pc.utf8_trim_whitespace(words)
+        words = words if self.is_list else pc.utf8_trim_whitespace(words)
         integral = pc.match_substring_regex(words, _INTEGER)
         self.is_integer &= pc.all(integral).as_py()
         if self.is_integer and not _casts(words, pa.int64()):
@@ -125,11 +127,11 @@ class ColumnFacts:
 
     def _note_odd(self, column: Any, words: Any) -> None:
         odd = [word.as_py() for word in words if not _casts(pa.array([word.as_py()]), pa.float64())][: _ODD_WORDS + 1]
-        cells = pc.list_flatten(column) if self.is_list else column
+        cells = pc.list_flatten(column) if self.is_list else pc.utf8_trim_whitespace(column)
         self.is_number = False
         self.odd = {} if len(odd) > _ODD_WORDS else dict.fromkeys(odd, 0)
         for word in self.odd:
-            self.odd[word] = int(pc.sum(pc.equal(pc.utf8_trim_whitespace(cells), word)).as_py() or 0)
+            self.odd[word] = int(pc.sum(pc.equal(cells, word)).as_py() or 0)
 
 
 @dataclass(slots=True)

@@ -38,7 +38,12 @@ class Kafka:
     ) -> None:
         self._topic, self._decode, self._wait_s = topic, decode, wait_s
         self._settings = _settings(servers, settings)
-        self._ranges = sorted((int(partition), *map(int, offsets)) for partition, offsets in ranges.items())
+        try:
+            self._ranges = sorted(
+                (int(partition), int(first), int(until)) for partition, (first, until) in ranges.items()
+            )
+        except (TypeError, ValueError, AttributeError):
+            raise DataError(f"ranges = {ranges!r}: expected partition -> [first, until], as ranges_now gives") from None
         self.size = sum(until - first for _, first, until in self._ranges)
         self._lock = threading.Lock()
         self._consumer: Any = None

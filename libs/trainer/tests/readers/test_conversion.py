@@ -90,6 +90,7 @@ def test_a_column_has_the_type_that_all_its_cells_have(tmp_path: Path, cells: li
         ("[1, 2]", ["1", "2"]), ("[1 2]", ["1", "2"]), ("1|2", ["1", "2"]), ("(3,)", ["3"]), ("[]", []), ("", None),
         ("['New York', 'Ulm']", ["New York", "Ulm"]), ("a;b c", ["a", "b c"]),
         ("[1, NULL]", ["1", None]),
+        ("[' 1', '2']", [" 1", "2"]),
     ],
 )  # fmt: skip
 def test_a_list_is_read_as_people_write_it(tmp_path: Path, cell: str, expected: list[str] | None) -> None:
