@@ -836,7 +836,7 @@ export interface PodExited {
   exit_code: number | null;
   /** The pod's place states this about its end, or its program about itself. Never other lines of its log, which are its owner's alone. */
   detail?: string;
-  /** What all processes of its machine need and its job has used up: the pod was ended for that. */
+  /** Words for what all processes of the machine need and the job has used up: the pod was ended for that. */
   used_up?: string;
 }
 

@@ -91,7 +91,7 @@ class PodExited(Message):
     """The pod's place states this about its end, or its program about itself. Never other lines of its log, which are
     its owner's alone."""
     used_up: Text = ""
-    """What all processes of its machine need and its job has used up: the pod was ended for that."""
+    """Words for what all processes of the machine need and the job has used up: the pod was ended for that."""
 
 
 example(

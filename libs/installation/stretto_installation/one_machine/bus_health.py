@@ -43,7 +43,7 @@ NO_BYTES, NO_FILES, NO_DESCRIPTORS = 1 << 20, 8, 8
 PAUSE_FIRST_S, PAUSE_MOST_S = 5.0, 60.0
 """Pauses between restarts, each twice the last one's, until the server has stored for longer than that."""
 WRITE_ERROR, SHUT_DOWN = "write error: ", "JetStream not enabled"
-"""What a server says after a write that failed. After some it shuts its whole store down, and says nothing else."""
+"""Words of a server after a write that failed. After some it shuts its whole store down, and says nothing else."""
 NOTE = "bus.note"
 NOTE_BYTES = 4096
 NEARLY_FULL = "the disk is nearly full ({}): the bus stores, and has no reserve left; make room (`stretto clean`)"
@@ -65,14 +65,14 @@ class Look:
 
 
 class Verdict(NamedTuple):
-    """What is wrong with the bus, in plain words, empty while nothing is; whether it stores, and what to do now."""
+    """The fault of the bus, in plain words, empty while it has none; whether it stores, and what is to be done now."""
 
     why: str
     stores: bool = True
     restart: bool = False
     take: bool = False
     give_up: bool = False
-    """What to do with the reserve."""
+    """The two things that are done with the reserve."""
 
 
 class Healer:

@@ -40,7 +40,7 @@ class Guard:
         self._records, self._processes, self._disk = records, processes, disk
         self._tasks: list[asyncio.Task[None]] = []
         self.ended: dict[tuple[str, str], str] = {}
-        """What each pod that was ended had used up."""
+        """Each pod that was ended, with the words for what was used up."""
 
     def start(self) -> None:
         """Look from now on, in the background."""

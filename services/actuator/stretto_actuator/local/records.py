@@ -28,7 +28,7 @@ PRIVATE_FOLDER = 0o700
 PRIVATE = 0o600
 READ_ONLY = 0o400
 LOG_END_BYTES = 1 << 20
-"""What is left of the log of a pod that has used up the disk, as much as is kept in the store."""
+"""The end of a log that is left of a pod that has used up the disk: as much as the store keeps."""
 DEVICES_FILE, DEVICES_LOCK = "devices.json", "devices.lock"
 
 log = structlog.get_logger("stretto.actuator")

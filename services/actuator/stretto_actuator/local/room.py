@@ -1,4 +1,4 @@
-"""Who has used up the room on the disk of an installation: jobs fill it, and the bus of all jobs stores nothing.
+"""The job that has used up the room on an installation's disk: jobs fill it, and the bus of all jobs stores nothing.
 
 No limit of the kernel divides a disk among the processes of one user. A job's pods write into the same folders, so a
 job is to blame as a whole.
@@ -50,7 +50,7 @@ KINDS = (0, 1)
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a job has of a disk.
+    """The share of a job in a disk.
 
     ``had``: the room that was free when the first of its pods started. ``own``: what goes with its pods. ``kept``: what
     stays, its checkpoints. ``hides``: there is more than it shows.
