@@ -37,7 +37,29 @@ from .program import KerasProgram, cut
 log = logging.getLogger("stretto.keras")
 
 
-class AdaptedKerasProgram(AdaptedProgram[KerasForm], KerasProgram):
+class AdaptedKerasBatches(AdaptedProgram[KerasForm]):
+    """The batches of a Keras model as it is."""
+
+    _adapted: AdaptedModel
+    _computes_metrics: bool
+
+    def _batch(self, leaves: Sequence[NDArray[Any]], targets: Batch, start: int, length: int) -> Batch:
+        found = self._adapted.noted([*leaves, *targets.values()])
+        return self._made().batch(leaves, targets, found, start, length)
+
+    def _ids(self, batch: Batch) -> Sequence[NDArray[np.int64]]:
+        return self._adapted.feeding.lookups.ids(batch)
+
+    @property
+    def reading(self) -> DirectReading | None:
+        """All that another process needs to prepare the same batches; None if it needs the model."""
+        return self._made() if self._adapted.is_direct else None
+
+    def _made(self) -> DirectReading:
+        return DirectReading(self._form.leaves, self._adapted.feeding, self.has_own_loss, self._computes_metrics)
+
+
+class AdaptedKerasProgram(AdaptedKerasBatches, KerasProgram):
     """A Keras model as it is, ready to train."""
 
     _objective: Objective
@@ -192,23 +214,6 @@ class AdaptedKerasProgram(AdaptedProgram[KerasForm], KerasProgram):
 
     def _looked_up(self, leaves: Sequence[NDArray[Any]], targets: Batch) -> Sequence[tuple[Any, NDArray[np.int64]]]:
         return self._adapted.looked_up([*leaves, *self._form.targets(targets)])
-
-    # --- batches ------------------------------------------------------------------------------------------
-
-    def _batch(self, leaves: Sequence[NDArray[Any]], targets: Batch, start: int, length: int) -> Batch:
-        found = self._adapted.noted([*leaves, *targets.values()])
-        return self._made().batch(leaves, targets, found, start, length)
-
-    def _ids(self, batch: Batch) -> Sequence[NDArray[np.int64]]:
-        return self._adapted.feeding.lookups.ids(batch)
-
-    @property
-    def reading(self) -> DirectReading | None:
-        """All that another process needs to prepare the same batches; None if it needs the model."""
-        return self._made() if self._adapted.is_direct else None
-
-    def _made(self) -> DirectReading:
-        return DirectReading(self._form.leaves, self._adapted.feeding, self.has_own_loss, self._computes_metrics)
 
     # --- computation --------------------------------------------------------------------------------------
 

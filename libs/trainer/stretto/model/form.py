@@ -5,8 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -203,11 +202,10 @@ def reading_of_json(text: bytes) -> Reading | None:
         raise DataError(f"what batches are read for is refused as damaged: {error}") from None
 
 
-@cache
 def _readings() -> Any:
-    from pydantic import TypeAdapter  # lanes do without it
+    from stretto_wire.codec import adapter_of  # lanes do without it
 
-    return TypeAdapter(RowsReading | DirectReading | None)
+    return adapter_of(cast("Any", RowsReading | DirectReading | None))
 
 
 class DataForm(LeavesReader, ABC):
