@@ -33,14 +33,15 @@ class Clicks:
 """
 READS = """
 from stretto.model.entry_point import load
-from stretto.model.reading import BatchReader, Feature, Reading
+from stretto.model.form import reading_of_json, reading_to_json
+from stretto.model.reading import Feature, RowsReading
 from stretto_wire.jobspec.spec import ModelSpec
 
-reading = Reading({"rows": 1}, {"numeric": Feature((None, 1))}, has_own_loss=False)
-assert Reading.of_json(Reading.to_json(reading)) == reading
-assert Reading.of_json(Reading.to_json(None)) is None
+reading = RowsReading({"rows": 1}, {"numeric": Feature((None, 1))}, has_own_loss=False)
+assert reading_of_json(reading_to_json(reading)) == reading
+assert reading_of_json(reading_to_json(None)) is None
 task = load(ModelSpec(entry="clicks:Clicks", arguments={"data": "clicks.parquet"}))
-prepared = BatchReader.of(task, reading).prepare(2, 3)
+prepared = reading.reader(task).prepare(2, 3)
 assert prepared.batch["numeric"].tolist() == [[2.0], [3.0], [4.0]], prepared
 assert len(prepared.keys) == 3
 known = {"tensorflow", "keras", "torch"}

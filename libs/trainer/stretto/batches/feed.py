@@ -36,6 +36,7 @@ from stretto_pipeline.feeding import (
 from stretto_plane import Connection, PeerFailed, PlaneError
 
 from ..engine.link import Access
+from ..model.form import reading_to_json
 from ..model.program import Program
 from ..model.reading import Prepared, Reading
 from .preparation import Fingerprint, Kind, arrays_of, bytes_of, difference_of, prepared_of, request_of
@@ -253,7 +254,7 @@ class DataWorkerList:
         self._lanes: dict[str, tuple[str, ...]] = {}
         """Addresses of the lanes that each data worker named, by the data worker's address."""
         self._asking: dict[str, threading.Event] = {}
-        self._reading = Reading.to_json(feed.reading)
+        self._reading = reading_to_json(feed.reading)
         self._turn = threading.Lock() if feed.reading is None else contextlib.nullcontext()
         """Held while a data worker starts lanes that import the model's framework: at once, all would be late."""
 

@@ -15,6 +15,7 @@ from stretto_plane import Listener, Message, Peer
 
 from ..batches.preparation import REQUEST_BYTES_MAX, BatchesPrepared, Kind
 from ..errors import DataError, ModelRefused
+from ..model.form import reading_of_json
 from ..model.reading import Reading
 from ..pod.process import EXIT_OK, Pod, Usage, run_pod
 from .lane_pool import LanePool
@@ -98,7 +99,7 @@ class DataWorker:
     def _handle(self, message: Message, peer: Peer) -> tuple[int, Sequence[Any]]:
         if message.kind != Kind.LANES:
             raise DataError(f"a request of kind {message.kind} is refused: ask for {Kind.LANES.name}")
-        lanes = self._lanes_for(Reading.of_json(b"".join(message.parts)))
+        lanes = self._lanes_for(reading_of_json(b"".join(message.parts)))
         return Kind.LANES, [json.dumps(lanes.until_one_serves(_SERVES_S)).encode()]
 
 

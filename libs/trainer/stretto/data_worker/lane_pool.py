@@ -24,13 +24,13 @@ from stretto_plane import Key
 from ..batches.preparation import LEAVE_S, BatchesPrepared
 from ..engine.link import Access
 from ..errors import DataError, ModelRefused
-from ..model.reading import BatchReader, Reading
 
 if TYPE_CHECKING:
     from stretto_wire.jobspec.spec import JobSpec, ModelSpec
 
     from ..model.entry_point import Task
     from ..model.program import Program
+    from ..model.reading import Reading
 
 log = logging.getLogger("stretto.data_worker")
 
@@ -240,7 +240,7 @@ def _serve(spec: str, reading: Reading | None, address: str, key: bytes, encrypt
     document: dict[str, Any] = json.loads(spec)
     try:
         task = load(cast("ModelSpec", SimpleNamespace(**document["model"])))
-        reader = _program(task, spec) if reading is None else BatchReader.of(task, reading)
+        reader = _program(task, spec) if reading is None else reading.reader(task)
     except (ModelRefused, DataError) as error:
         told.send(_Told(refused=str(error)))
         return

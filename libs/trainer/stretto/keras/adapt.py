@@ -19,10 +19,10 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from ..engine.layout import F32, KeyBatch
-from ..errors import DataError, ModelRefused
+from ..errors import ModelRefused
 from ..model.example_batch import Leaf
 from ..model.program import LARGEST_EMBEDDING, distinct, size_of
-from ..model.tables import Call, Group, Part, TableLayer, Tables
+from ..model.tables import Call, Fed, Lookups, Part, TableLayer, Tables, cast_leaves
 from .lookups import (
     PREPARING,
     Direct,
@@ -318,15 +318,19 @@ class AdaptedModel:
         self._noted = self._trace(lambda events: [events[number].value for number in wanted])[1] if wanted else None
         # not the values themselves: their graph holds the memory of the tables
         self.events = [LayerCall(e.kind, e.layer, None if e.value is None else spec_of(e.value)) for e in self.events]
+        groups = self.tables.groups
+        paths = tuple(tuple(layer.path for layer in group.layers) for group in groups)
+        lookups = Lookups(tuple(group.parts for group in groups), paths, frozenset(self._leads))
+        self.feeding = Fed(lookups, tuple((each.leaf, each.event) for each in self.fed), dict(self._direct))
+
+    @property
+    def is_direct(self) -> bool:
+        """True if a batch is made of its inputs without the model."""
+        return not self._positions
 
     def noted(self, leaves: Sequence[Any]) -> dict[int, Any]:
         """Return the noted values of a batch by event: arrays, or TensorFlow's ragged and sparse tensors."""
-        values: dict[int, Any] = {}
-        for number, (leaf, types_) in self._direct.items():
-            value = leaves[leaf]
-            for kind in types_:
-                value = value.astype(kind, copy=False)
-            values[number] = value
+        values = cast_leaves(self._direct, leaves)
         if not self._positions:
             return values
         specs = [*self._leaves, *self._targets]
@@ -371,45 +375,6 @@ class AdaptedModel:
         return (*parts, *(Part.of([call]) for call in calls if call.shape is None))
 
     # --- batches ------------------------------------------------------------------------------------------
-
-    def prepare(self, leaves: Sequence[Any], start: int) -> dict[str, Any]:
-        """Return the keys of a batch and what a step is fed with, by name. Raises DataError for an id out of range.
-
-        start: the number of the batch's first sample.
-        """
-        found = self.noted(leaves)
-        batch: dict[str, Any] = {}
-        for number, group in enumerate(self.tables.groups):
-            for place, part in enumerate(group.parts):
-                keys = part.keys(found)
-                if keys is None:
-                    raise self._outside(group, part, found, start)
-                batch[f"keys {number}.{place}"] = keys
-        for number, each in enumerate(self.fed):
-            batch[f"fed {number}"] = leaves[each.leaf] if each.leaf >= 0 else found[each.event]
-        return batch
-
-    def _outside(self, group: Group, part: Part, found: Mapping[int, Any], start: int) -> DataError:
-        for call in part.calls:
-            ids = found[call.event]
-            bad = np.argwhere((ids < 0) | (ids >= call.ids_max))
-            if len(bad):
-                layer = group.layers[call.field]
-                where = f"sample {start + int(bad[0, 0])}" if call.event in self._leads else "a batch"
-                return DataError(
-                    f"{where}: layer {layer.path} has no row {int(ids[tuple(bad[0])])}: its ids are 0 to "
-                    f"{call.ids_max - 1}; raise its input_dim, or map the values into it (keras.layers.Hashing)"
-                )
-        raise AssertionError("some id is outside its table")
-
-    def ids(self, batch: Mapping[str, Any]) -> list[NDArray[np.int64]]:
-        """Return the keys of a batch in each table, in the form that `inverse` takes apart."""
-        found: list[NDArray[np.int64]] = []
-        for number, group in enumerate(self.tables.groups):
-            parts = [batch[f"keys {number}.{place}"] for place in range(len(group.parts))]
-            flat = [part.reshape(-1) for part in parts]
-            found.append(parts[0] if len(parts) == 1 else np.concatenate([np.zeros(0, np.int64), *flat]))
-        return found
 
     def inverse(self, keys: KeyBatch, batch: Mapping[str, Any]) -> list[Any]:
         """Return for each part of each table the places of its rows among the unique ones."""

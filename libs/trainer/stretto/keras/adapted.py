@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from ..engine.layout import F32, KeyBatch
 from ..errors import ModelRefused
-from ..model.adapted import INPUT, SAMPLES, AdaptedProgram
+from ..model.adapted import AdaptedProgram
 from ..model.entry_point import Task
 from ..model.evaluate import check_metrics
 from ..model.fidelity import check_numbers, check_update, is_close, refusing
-from ..model.form import numbered
+from ..model.form import INPUT, DirectReading, numbered
 from ..model.one_step import Trial
 from ..model.program import Inputs, Judged, Metrics, Options
 from ..model.start_weights import take_weights
@@ -37,7 +37,29 @@ from .program import KerasProgram, cut
 log = logging.getLogger("stretto.keras")
 
 
-class AdaptedKerasProgram(AdaptedProgram[KerasForm], KerasProgram):
+class AdaptedKerasBatches(AdaptedProgram[KerasForm]):
+    """The batches of a Keras model as it is."""
+
+    _adapted: AdaptedModel
+    _computes_metrics: bool
+
+    def _batch(self, leaves: Sequence[NDArray[Any]], targets: Batch, start: int, length: int) -> Batch:
+        found = self._adapted.noted([*leaves, *targets.values()])
+        return self._made().batch(leaves, targets, found, start, length)
+
+    def _ids(self, batch: Batch) -> Sequence[NDArray[np.int64]]:
+        return self._adapted.feeding.lookups.ids(batch)
+
+    @property
+    def reading(self) -> DirectReading | None:
+        """All that another process needs to prepare the same batches; None if it needs the model."""
+        return self._made() if self._adapted.is_direct else None
+
+    def _made(self) -> DirectReading:
+        return DirectReading(self._form.leaves, self._adapted.feeding, self.has_own_loss, self._computes_metrics)
+
+
+class AdaptedKerasProgram(AdaptedKerasBatches, KerasProgram):
     """A Keras model as it is, ready to train."""
 
     _objective: Objective
@@ -192,17 +214,6 @@ class AdaptedKerasProgram(AdaptedProgram[KerasForm], KerasProgram):
 
     def _looked_up(self, leaves: Sequence[NDArray[Any]], targets: Batch) -> Sequence[tuple[Any, NDArray[np.int64]]]:
         return self._adapted.looked_up([*leaves, *self._form.targets(targets)])
-
-    # --- batches ------------------------------------------------------------------------------------------
-
-    def _batch(self, leaves: Sequence[NDArray[Any]], targets: Batch, start: int, length: int) -> Batch:
-        prepared = self._adapted.prepare([*leaves, *self._form.targets(targets)], start)
-        if self._computes_metrics:
-            targets = {**targets, **{numbered(INPUT, number): leaf for number, leaf in enumerate(leaves)}}
-        return {**targets, SAMPLES: np.array(length), **prepared}
-
-    def _ids(self, batch: Batch) -> Sequence[NDArray[np.int64]]:
-        return self._adapted.ids(batch)
 
     # --- computation --------------------------------------------------------------------------------------
 

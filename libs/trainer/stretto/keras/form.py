@@ -7,12 +7,11 @@ from typing import Any
 
 import keras
 import tensorflow as tf
-from numpy.typing import NDArray
 
 from ..errors import ModelRefused
 from ..model.entry_point import Task
-from ..model.example_batch import Leaf, Parts, array_of, check_samples, fill, leaves_of, named_inputs, structure_of
-from ..model.form import DataForm, leaf_like, members
+from ..model.example_batch import Leaf, fill, leaves_of, structure_of
+from ..model.form import DataForm, leaf_like
 from ..model.program import Options
 from .program import input_names, input_structure
 
@@ -28,21 +27,11 @@ class KerasForm(DataForm):
 
     def _learned(self, inputs: Any, where: str) -> list[Leaf]:
         if self._is_functional:
-            self._names = input_names(self._model)
-            pairs = zip(self._names, self._model.inputs, strict=True)
+            self.names = input_names(self._model)
+            pairs = zip(self.names, self._model.inputs, strict=True)
             return [_leaf_of(name, tensor) for name, tensor in pairs]
         self._structure = structure_of(inputs)
         return [leaf_like(path, value, where) for path, value in leaves_of(inputs)]
-
-    def _inputs_of(self, parts: Parts, where: str, start: int, length: int) -> list[NDArray[Any]]:
-        if self._is_functional:
-            given = named_inputs(parts.inputs, self._names, where)
-        else:
-            given = members(parts.inputs, self.inputs, where)
-        arrays = [array_of(value, leaf, where, start) for value, leaf in zip(given, self.inputs, strict=True)]
-        for array, leaf in zip(arrays, self.inputs, strict=True):
-            check_samples(array, leaf.name, where, start, length)
-        return arrays
 
     # --- tensors ------------------------------------------------------------------------------------------
 

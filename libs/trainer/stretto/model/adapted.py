@@ -14,22 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..engine.layout import F32, KeyBatch
-from ..errors import DataError, ModelRefused
 from ..readers import Batch
 from .entry_point import call_of
 from .example_batch import LABEL
 from .fidelity import differs, is_close, probability
-from .form import DataForm, numbered
+from .form import SAMPLES, AdaptedBatches, DataForm, numbered
 from .one_step import REPEATED, Trial
 from .program import Judged, ProgramBase
-from .reading import Reading, check_labels
 from .tables import Tables
 
 log = logging.getLogger("stretto.model")
 Form = TypeVar("Form", bound=DataForm)
-
-SAMPLES, INPUT = "samples", "input"
-"""Names in a batch: of the number of its samples, which labels need not tell; of the inputs of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,7 @@ def name_of(loss: Any) -> str:
     return next((name for name in names if isinstance(name, str) and name), type(loss).__name__)
 
 
-class AdaptedProgram(ProgramBase, Generic[Form]):
+class AdaptedProgram(AdaptedBatches[Form], ProgramBase, Generic[Form]):
     """A model as its user wrote it, ready to train: its embedding tables are on the parameter servers."""
 
     _form: Form
@@ -62,14 +57,6 @@ class AdaptedProgram(ProgramBase, Generic[Form]):
     @abstractmethod
     def _refusing(self, place: str = ...) -> AbstractContextManager[None]:
         """Turn errors of a block that runs the user's model into ModelRefused. place: what the block does."""
-
-    @abstractmethod
-    def _batch(self, leaves: Sequence[NDArray[Any]], targets: Batch, start: int, length: int) -> Batch:
-        """Return a batch: its targets, the keys of its lookups, and what a step is fed with. Raises DataError."""
-
-    @abstractmethod
-    def _ids(self, batch: Batch) -> Sequence[NDArray[np.int64]]:
-        """Return the keys of a batch in each table."""
 
     @abstractmethod
     def _weights_of(self, owner: Any) -> F32:
@@ -159,32 +146,6 @@ class AdaptedProgram(ProgramBase, Generic[Form]):
         return ()
 
     # --- batches ------------------------------------------------------------------------------------------
-
-    @property
-    def reading(self) -> Reading | None:
-        """Return None: the model itself says which rows a batch looks up."""
-        return None
-
-    def read(self, start: int, length: int, partition: str = "") -> Batch:
-        """Call the user's ``read``, and find the ids of its samples. Raises DataError."""
-        where = call_of(start, length, partition)
-        leaves, targets = self._form.read(start, length, partition, where)
-        if not self.has_own_loss:
-            check_labels(targets[LABEL], start)
-        try:
-            return self._batch(leaves, targets, start, length)
-        except (DataError, ModelRefused):
-            raise
-        except Exception as error:
-            raise DataError(f"{where}: ids cannot be found: {type(error).__name__}: {error}") from error
-
-    def index(self, batch: Batch) -> KeyBatch:
-        """Return the unique keys of a batch."""
-        return self.layout.index(*self._ids(batch))
-
-    def needed(self, batch: Batch) -> Batch:
-        """Return the arrays that a step and its loss need: all that `read` left."""
-        return batch
 
     def no_keys(self) -> KeyBatch:
         """Return a batch without samples, to pull the dense parameters alone."""

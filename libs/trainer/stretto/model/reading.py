@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,9 +39,17 @@ class Feature:
         return len(self.shape) == len(shape) and all(wanted in (None, found) for wanted, found in pairs)
 
 
+class Reading(Protocol):
+    """All of a model that decides its batches: with it, another process prepares them without model and framework."""
+
+    def reader(self, task: Task) -> BatchReader:
+        """Return what prepares the batches of a task."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
-class Reading:
-    """All of a model that decides how its batches are read and indexed: with it, a process needs no model for that."""
+class RowsReading:
+    """The reading for a model with inputs `rows`."""
 
     fields: Mapping[str, int | None]
     """Ids of each sample, by the name of their table; None where any number is fine."""
@@ -50,24 +57,11 @@ class Reading:
     has_own_loss: bool
     """False if labels have to be 0 or 1."""
 
-    @staticmethod
-    def to_json(reading: Reading | None) -> bytes:
-        return json.dumps(reading and asdict(reading)).encode()
-
-    @staticmethod
-    def of_json(text: bytes) -> Reading | None:
-        """Return what `to_json` was given. Raises DataError."""
-        try:
-            found = json.loads(text)
-            if found is None:
-                return None
-            features = {
-                name: Feature(None if each["shape"] is None else tuple(each["shape"]), each["is_needed"])
-                for name, each in found["features"].items()
-            }
-            return Reading(dict(found["fields"]), features, found["has_own_loss"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"what batches are read for is refused as damaged: {error!r}") from None
+    def reader(self, task: Task) -> BatchReader:
+        """Return what prepares the batches of a task."""
+        found = BatchReader(task, self.fields, self.features)
+        found.has_own_loss = self.has_own_loss
+        return found
 
 
 class BatchReader:
@@ -82,16 +76,10 @@ class BatchReader:
         self._fields = fields
         self._features = features
 
-    @staticmethod
-    def of(task: Task, reading: Reading) -> BatchReader:
-        found = BatchReader(task, reading.fields, reading.features)
-        found.has_own_loss = reading.has_own_loss
-        return found
-
     @property
     def reading(self) -> Reading | None:
         """All that another process needs to prepare the same batches; None if it needs the model."""
-        return Reading(self._fields, self._features, self.has_own_loss)
+        return RowsReading(self._fields, self._features, self.has_own_loss)
 
     def read(self, start: int, length: int, partition: str = "") -> Batch:
         """Call the user's ``read`` and check its batch. Raises DataError."""

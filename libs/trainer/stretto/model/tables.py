@@ -13,7 +13,7 @@ from stretto_parameters.keys import restore as keys_of_stored
 from stretto_parameters.keys import store
 
 from ..engine.layout import F32, KeyBatch
-from ..errors import ModelRefused
+from ..errors import DataError, ModelRefused
 from .keys import VALUE_BITS
 from .program import EmbeddingRows, Rows
 
@@ -115,6 +115,78 @@ class Part:
             block |= np.array([[call.field << VALUE_BITS] for call in calls])
             position = end
         return flat
+
+
+@dataclass(frozen=True, slots=True)
+class Lookups:
+    """The rows that a batch looks up. parts: of each table; paths: of the layers of each table; leads: the events whose
+    ids have the samples as their first dimension."""
+
+    parts: tuple[tuple[Part, ...], ...]
+    paths: tuple[tuple[str, ...], ...]
+    leads: frozenset[int]
+
+    def keys(self, found: Mapping[int, Any], start: int) -> dict[str, NDArray[np.int64]]:
+        """Return the keys of a batch by name. found: ids by event; start: the number of the batch's first sample.
+
+        Raises DataError for an id out of range.
+        """
+        batch: dict[str, NDArray[np.int64]] = {}
+        for number, parts in enumerate(self.parts):
+            for place, part in enumerate(parts):
+                keys = part.keys(found)
+                if keys is None:
+                    raise self._outside(number, part, found, start)
+                batch[f"keys {number}.{place}"] = keys
+        return batch
+
+    def _outside(self, table: int, part: Part, found: Mapping[int, Any], start: int) -> DataError:
+        for call in part.calls:
+            ids = found[call.event]
+            bad = np.argwhere((ids < 0) | (ids >= call.ids_max))
+            if len(bad):
+                path = self.paths[table][call.field]
+                where = f"sample {start + int(bad[0, 0])}" if call.event in self.leads else "a batch"
+                return DataError(
+                    f"{where}: layer {path} has no row {int(ids[tuple(bad[0])])}: its ids are 0 to "
+                    f"{call.ids_max - 1}; raise its input_dim, or map the values into it (keras.layers.Hashing)"
+                )
+        raise AssertionError("some id is outside its table")
+
+    def ids(self, batch: Mapping[str, Any]) -> list[NDArray[np.int64]]:
+        """Return the keys of a batch in each table, one after the other where it has several."""
+        found: list[NDArray[np.int64]] = []
+        for number, parts in enumerate(self.parts):
+            keys = [batch[f"keys {number}.{place}"] for place in range(len(parts))]
+            flat = [each.reshape(-1) for each in keys]
+            found.append(keys[0] if len(keys) == 1 else np.concatenate([np.zeros(0, np.int64), *flat]))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """All that a step is fed with. values: an input by its number, or else an event; -1: none. direct: by event, the
+    input that it is, and the types that the input is cast to."""
+
+    lookups: Lookups
+    values: tuple[tuple[int, int], ...]
+    direct: Mapping[int, tuple[int, tuple[str, ...]]]
+
+    def batch(self, leaves: Sequence[Any], found: Mapping[int, Any], start: int) -> dict[str, Any]:
+        """Return the keys and the values of a batch by name. found: values of events. Raises DataError."""
+        values = (leaves[leaf] if leaf >= 0 else found[event] for leaf, event in self.values)
+        keys = self.lookups.keys(found, start)
+        return {**keys, **{f"fed {number}": value for number, value in enumerate(values)}}
+
+
+def cast_leaves(direct: Mapping[int, tuple[int, tuple[str, ...]]], leaves: Sequence[Any]) -> dict[int, Any]:
+    """Return the values of events that are inputs, but for their types."""
+    values: dict[int, Any] = {}
+    for event, (leaf, kinds) in direct.items():
+        values[event] = leaves[leaf]
+        for kind in kinds:
+            values[event] = values[event].astype(kind, copy=False)
+    return values
 
 
 @dataclass(frozen=True, slots=True)

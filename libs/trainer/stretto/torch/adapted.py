@@ -16,10 +16,10 @@ from stretto_parameters.keys import restore as keys_of_stored
 
 from ..engine.layout import F32, KeyBatch
 from ..errors import DataError, ModelRefused
-from ..model.adapted import INPUT, SAMPLES, AdaptedProgram, Binary, name_of
+from ..model.adapted import AdaptedProgram, Binary, name_of
 from ..model.entry_point import Task, call_of
 from ..model.fidelity import check_numbers, check_update, refusing
-from ..model.form import numbered
+from ..model.form import INPUT, SAMPLES, numbered
 from ..model.keys import VALUE_BITS
 from ..model.one_step import Trial
 from ..model.program import Gradients, Inputs, Options, flat

@@ -21,7 +21,7 @@ from stretto.data_worker.lane_pool import LanePool, _environment
 from stretto.engine.link import Access
 from stretto.model.entry_point import load
 from stretto.model.program import Program
-from stretto.model.reading import Feature, Reading
+from stretto.model.reading import Feature, RowsReading
 from stretto.trial.local import Here
 from stretto_plane import Key
 from stretto_wire.jobspec.spec import JobSpec
@@ -30,7 +30,7 @@ from trainer_harness import spec_of, wait_for
 BATCH, BATCHES = 256, 96
 SMALL = {"seed": 5, "categories": 2000, "hidden": "16"}
 """The arguments of the model in `spec_of`."""
-READING = Reading({"rows": 26}, {"numeric": Feature((None, 13))}, has_own_loss=False)
+READING = RowsReading({"rows": 26}, {"numeric": Feature((None, 13))}, has_own_loss=False)
 """How batches of this model are read."""
 HOSTILE = Path(__file__).parents[1] / "helpers" / "hostile_peers.py"
 

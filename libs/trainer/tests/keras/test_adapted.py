@@ -23,6 +23,7 @@ keras = pytest.importorskip("keras")
 import stretto  # noqa: E402
 from adapted_kinds import REFUSED, TAKEN, Measured, functional, layers  # noqa: E402
 from planted import ITEMS, USERS, Kind, Task, columns, document_table, named, rows_of  # noqa: E402
+from stretto.batches.preparation import arrays_of  # noqa: E402
 from stretto.build import make_program  # noqa: E402
 from stretto.engine.layout import UNKNOWN, Layout  # noqa: E402
 from stretto.engine.locked_store import LockedStore  # noqa: E402
@@ -31,10 +32,13 @@ from stretto.keras.objective import CompiledMetrics  # noqa: E402
 from stretto.keras.tables import start_of  # noqa: E402
 from stretto.model.evaluate import auc, log_loss  # noqa: E402
 from stretto.model.example_batch import Leaf, array_of, parts_of  # noqa: E402
+from stretto.model.form import reading_of_json, reading_to_json  # noqa: E402
 from stretto.model.one_step import compare_steps  # noqa: E402
 from stretto.model.program import Options, Program  # noqa: E402
+from stretto.model.reading import Prepared  # noqa: E402
 from stretto.trial.local import train_locally  # noqa: E402
 from stretto_parameters import InputRefused  # noqa: E402
+from stretto_pipeline.arrays import difference  # noqa: E402
 
 DOCUMENT = Path(__file__).parents[2] / "ADAPT.md"
 RATE = 0.5
@@ -126,15 +130,29 @@ BY_DAY = {
 """Kinds of models of ``make test``: one of each way in which a step may differ from Keras'."""
 
 
+MADE_BY_LAYERS = {
+    "strings", "hashed", "words", "crossed", "buckets", "feature space", "distributed", "subclassed layer", "no tables"
+}  # fmt: skip
+"""Kinds of models of which a data worker builds its own: their layers make ids, or what a step is fed with."""
+
+
 @pytest.mark.parametrize(
     "name", [name if name in BY_DAY else pytest.param(name, marks=pytest.mark.night) for name in TAKEN]
 )
 def test_a_step_is_that_of_keras(name: str):
-    """Weights of the batch's rows and of the dense layers after one step of SGD are those after `fit` on one batch."""
+    """Weights of the batch's rows and of the dense layers after one step of SGD are those after `fit` on one batch.
+
+    What a data worker prepares without the model, where layers prepare no ids, is the same batch to the last bit.
+    """
     kind = TAKEN[name]
     program: Any = program_of(kind)
     batch = program.read(40, 24)
     keys = program.index(batch)
+    reading = reading_of_json(reading_to_json(program.reading))
+    assert (reading is None) == (name in MADE_BY_LAYERS)
+    if reading is not None:
+        elsewhere = reading.reader(Task(kind)).prepare(40, 24)
+        assert not difference(arrays_of(Prepared(batch, keys)), arrays_of(elsewhere))
     model = built(kind, kind.read(0, 16))
     initial = initial_of(program, keys)
     before = rows_of(program, keys, original_tables(program, model))
