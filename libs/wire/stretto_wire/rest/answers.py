@@ -33,7 +33,7 @@ class Submitted(Answer):
 class Wanted(BaseModel, extra="forbid"):
     """The wanted number of pods; a number that is not given stays as it is."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, defer_build=True)
 
     workers: Annotated[int, Field(ge=0, le=10_000)] | None = None
     ps: Annotated[int, Field(ge=1, le=PS_MAX)] | None = None
@@ -48,7 +48,7 @@ class Requested(Answer):
     plan: Plan
 
 
-class Arrived(BaseModel, extra="forbid"):
+class Arrived(BaseModel, extra="forbid", defer_build=True):
     """The data of a growing job: totals of partitions, which only grow, and whether no more will come."""
 
     partitions: Annotated[tuple[DataPartition, ...], Field(max_length=PARTITIONS_MAX)] = ()
