@@ -1,4 +1,4 @@
-"""An import of the client, which every command and notebook waits for, reads and builds nothing that it does not need."""
+"""An import of the client, which each command and notebook waits for, reads and builds only what all of them need."""
 
 from __future__ import annotations
 
