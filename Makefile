@@ -8,6 +8,7 @@ DISTS  := $(wildcard libs/*/pyproject.toml) $(wildcard services/*/pyproject.toml
 KERNELS  := $(wildcard libs/*/*/*.c)
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
 INSTALL  := $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation
+TORCH    ?= torch --index-url https://download.pytorch.org/whl/cpu
 PACKAGES := $(shell grep -c == constraints.txt)
 PROGRESS := awk '/^(Collecting|Processing)/ {n++; if (n % 20 == 0) print "  " n " of $(PACKAGES): " $$2} /^Installing/ {print "  unpacking all …"} {fflush()}'
 TEST     := $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
@@ -20,7 +21,7 @@ IMAGE    := docker build -f compose/Dockerfile $(if $(BASE),--build-arg BASE=$(B
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo chaos check test test-night durations explore bench lint proto references docs console console-test pins sbom audit images wheels release e2e-kubernetes clean
+.PHONY: help setup setup-torch demo chaos check test test-night durations explore bench lint proto references docs console console-test pins sbom audit images wheels release e2e-kubernetes clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -31,13 +32,22 @@ $(VENV)/.ready: constraints.txt $(DISTS) $(KERNELS)
 	@test -x $(BIN)/python || $(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
 	    echo "$(PYTHON) cannot create environments: install python3.11 and its package python3.11-venv" \
 	    "(or name another Python with make PYTHON=...)" >&2; exit 1; }
-	@test -x $(BIN)/python || { echo "set-up 1 of 3: an environment in $(VENV)"; $(PYTHON) -m venv $(VENV); }
-	@echo "set-up 2 of 3: $(PACKAGES) pinned packages, a minute or two (2.9 GB on disk, TensorFlow 1.3 GB of it)"
+	@test -x $(BIN)/python || { echo "set-up 1 of 4: an environment in $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "set-up 2 of 4: $(PACKAGES) pinned packages, a minute or two (2.9 GB on disk, TensorFlow 1.3 GB of it)"
 	@grep -E '^(setuptools|wheel)==' constraints.txt | $(INSTALL) -q --require-hashes -r /dev/stdin
 	@$(INSTALL) --require-hashes -r constraints.txt | $(PROGRESS)
-	@echo "set-up 3 of 3: Stretto's own packages"
+	@echo "set-up 3 of 4: Stretto's own packages"
 	@$(INSTALL) -q $(EDITABLE)
+	@echo "set-up 4 of 4: the documentation"
+	@$(BIN)/python libs/docs/build.py
 	@touch $@
+
+setup-torch:  ## create .venv for PyTorch models alone: no TensorFlow, and nothing that only tests need (TORCH=… another torch)
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@grep -hE '^(setuptools|wheel)==' constraints.txt | $(INSTALL) -q --require-hashes -r /dev/stdin
+	@$(INSTALL) --require-hashes -r compose/pins/laptop-torch.txt | $(PROGRESS)
+	@$(BIN)/python -m pip install --disable-pip-version-check -q $(TORCH)
+	@$(INSTALL) -q $(EDITABLE)
 
 demo: setup  ## train a real recommendation model elastically, from warm start to the exact books
 	@$(BIN)/stretto demo

@@ -6,7 +6,8 @@ be built, and ``rest planner`` the others; ``tools any`` what our own distributi
 the documentation is built with, ``compiler planner`` the C compiler, if one of them has sources in C. Pins are in
 ``compose/pins`` and ``compose/compiler.txt``, by version and digest (``make pins``). An image has every extra of its
 distribution, since a setting chooses the backend, except ``embedded`` and ``laptop``, whose processes have images of
-their own, and ``torch``, whose wheel depends on the machine.
+their own, and ``torch``, whose wheel depends on the machine. ``compose/pins/laptop-torch.txt`` is what an installation on this
+machine for PyTorch alone has, but for PyTorch (``make setup-torch``).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ DOCS_TOOLS = (
 """Zensical, and all that it requires."""
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[(?P<extras>[^]]*)\])?")
 EVERY = "*"
-ELSEWHERE = ("embedded", "laptop", "torch")
+ELSEWHERE = ("embedded", "laptop", "laptop-torch", "torch")
 
 Projects = dict[str, tuple[Path, dict[str, Any]]]
 
@@ -41,15 +42,18 @@ def projects(root: Path) -> Projects:
     return {table["name"]: (folder, table) for folder, table in tables.items()}
 
 
-def closure(known: Projects, service: str) -> tuple[set[Path], set[str]]:
-    """Return (folders of our distributions, third-party requirements). Raises SystemExit for an unknown service."""
+def closure(known: Projects, service: str, extra: str = EVERY) -> tuple[set[Path], set[str]]:
+    """Return (folders of our distributions, third-party requirements) with an extra, or with EVERY one of its image.
+
+    Raises SystemExit for an unknown service.
+    """
     of_folder = {folder.name: name for name, (folder, _) in known.items()}
     if (wanted := of_folder.get(service)) is None:
         raise SystemExit(f"SERVICE={service}: no folder of that name; there are {', '.join(sorted(of_folder))}")
     folders: set[Path] = set()
     others: set[str] = set()
     seen: set[tuple[str, str]] = set()
-    left = {(wanted, ""), (wanted, EVERY)}
+    left = {(wanted, ""), (wanted, extra)}
     while left:
         seen.add(asked := left.pop())
         folder, project = known[asked[0]]

@@ -23,7 +23,7 @@ DISTRIBUTIONS = sorted(
 )
 OPTIONAL = {"torch"}
 """Packages of extras that no environment of tests has: the wheel depends on the machine."""
-LEFT_OUT = {"torch", "compiler", "embedded"}
+LEFT_OUT = {"torch", "laptop-torch", "compiler", "embedded"}
 """Extras of which nothing is installed here, and the processes of a laptop, which have a test of their own."""
 IMPORTS = """
 import importlib.util, json, pkgutil, sys

@@ -23,6 +23,8 @@ OF_IMAGES = sbom.ROOT / "compose" / "pins"
 COMPILER = sbom.ROOT / "compose" / "compiler.txt"
 SHARED = "runtime"
 """The distribution below every service: what images share is in the same layer of each."""
+FOR_TORCH = "laptop-torch"
+"""The extra of a whole installation on one machine for PyTorch alone: `make setup-torch` installs its pins."""
 PINNED = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^\s#]+)(?: --hash=sha256:(?P<sha256>[0-9a-f]{64}))?")
 HEAD = "# Everything that is installed here: `make pins` writes the digests.\n"
 HEAD_OF_COMPILER = "# The C compiler of images: `make pins` writes its digest.\n"
@@ -78,6 +80,7 @@ def text_of(pins: dict[str, Pin], head: str = HEAD) -> str:
 def files(pins: dict[str, Pin]) -> dict[Path, str]:
     """Return path -> text of every file of pins."""
     of_images = {OF_IMAGES / f"{image}.txt": _of(image, pins) for image in (*sbom.images(), SHARED)}
+    of_images[OF_IMAGES / f"{FOR_TORCH}.txt"] = _of(sbom.TRAINER, pins, FOR_TORCH)
     return {CONSTRAINTS: text_of(pins), **{path: text_of(found) for path, found in of_images.items()}}
 
 
@@ -95,7 +98,7 @@ def write() -> int:
     return len(pins)
 
 
-def _of(distribution: str, pins: dict[str, Pin]) -> dict[str, Pin]:
-    """Return the pins of everything that a distribution's image has, but for our own."""
-    names = sbom.packages_of(distribution)
+def _of(distribution: str, pins: dict[str, Pin], extra: str = "*") -> dict[str, Pin]:
+    """Return the pins of all that a distribution's image has, or it with an extra, but for our own."""
+    names = sbom.packages_of(distribution, extra)
     return {name: pins[name] for name in names if not name.startswith("stretto")}

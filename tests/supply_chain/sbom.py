@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[2]
 TRAINER, TOOLS = "trainer", "cli"
 NAMES = {TOOLS: "tools"}
 """Names of images that are not those of their distributions."""
+NOT_PINNED = ("torch>=2.6",)
+"""Requirements whose wheel depends on the machine."""
 VERSION = SchemaVersion.V1_6
 PYTHONS: tuple[dict[str, str], ...] = ({}, {"python_full_version": "3.11.0"})
 """This Python, and the oldest that Stretto runs on: packages replace what later ones brought."""
@@ -48,14 +50,15 @@ def images() -> list[str]:
     return [*services, TRAINER, TOOLS]
 
 
-def packages_of(image: str) -> dict[str, Package]:
-    """Everything that an image has, by name, our own distributions included.
+def packages_of(image: str, extra: str = "*") -> dict[str, Package]:
+    """Everything that an image has, or its distribution with an extra, by name, our own distributions included.
 
     Raises PackageNotFoundError: something of it is not installed here.
     """
     requirements = _requirements()
     known = requirements.projects(ROOT)
-    folders, others = requirements.closure(known, image)
+    folders, others = requirements.closure(known, image, extra)
+    others -= set(NOT_PINNED)
     own = [name for name, (folder, _) in known.items() if folder in folders]
     found: dict[str, Package] = {}
     left = {(canonicalize_name(name), frozenset[str]()) for name in own}

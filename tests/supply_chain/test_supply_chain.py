@@ -48,8 +48,9 @@ def test_everything_is_pinned_by_digest_and_the_pins_of_images_are_those_of_cons
     assert [name for name, pin in known.items() if not pin.sha256] == []
     assert [name for name, pin in pins.read(pins.COMPILER).items() if pin.sha256 and not pin.source] == ["ziglang"]
     assert {path.name for path in pins.OF_IMAGES.iterdir()} == {
-        f"{image}.txt" for image in (*sbom.images(), pins.SHARED)
+        f"{image}.txt" for image in (*sbom.images(), pins.SHARED, pins.FOR_TORCH)
     }
+    assert pins.read(pins.OF_IMAGES / f"{pins.FOR_TORCH}.txt").keys() & {"tensorflow-cpu", "keras", "torch"} == set()
     assert [str(path) for path, text in pins.files(known).items() if path.read_text() != text] == []
 
 

@@ -45,6 +45,7 @@ class Documents:
     cancel = _answered(operations.cancel)
     checkpoint = _answered(operations.checkpoint)
     scale = _answered(operations.scale)
+    what_if = _answered(operations.what_if)
     data = _answered(operations.add_data)
     me = _answered(operations.me)
     status = _answered(operations.status)

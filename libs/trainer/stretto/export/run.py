@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
@@ -10,7 +11,7 @@ import numpy as np
 import psutil
 from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS
-from stretto_wire.jobspec.spec import JobSpec
+from stretto_wire.jobspec.spec import DatasetSpec, JobSpec
 
 from ..build import make_program, options_of
 from ..errors import ExportRefused, ModelRefused
@@ -76,13 +77,15 @@ def export(request: ExportRequest, progress: Progress = _silent) -> dict[str, An
         # all fields of a submitted job are stated; the job has shown that its model fits them
         options = replace(options_of(request.job), is_dimension_stated=False)
         program = make_program(_loaded(request.job), options)
-        return write(program, checkpoint, target, request.format, earlier, request.memory_bytes, progress)
+        steps = steps_of(request.job.dataset, checkpoint.samples)
+        return write(program, checkpoint, target, steps, request.format, earlier, request.memory_bytes, progress)
 
 
 def write(
     program: Program,
     checkpoint: Checkpoint,
     target: Target,
+    steps: int,
     format: Format | None = None,
     earlier: Earlier | None = None,
     memory_bytes: int | None = None,
@@ -90,10 +93,11 @@ def write(
 ) -> dict[str, Any]:
     """Write an export of a program, and give it its name; return its export.json. Arguments are named as in Request.
 
+    steps: batches that the model was trained on.
     Raises ExportRefused and CheckpointError.
     """
     tables = tables_of(program, checkpoint)
-    program.load_into_model(*checkpoint.dense())
+    program.load_into_model(*checkpoint.dense(), steps)
     chosen = _format(program, format, earlier)
     made = _Export(program, checkpoint, tables, target, progress)
     if chosen == "parquet":
@@ -104,6 +108,15 @@ def write(
     else:
         counts = _write_model(made, chosen, memory_bytes)
     return target.publish(_document(made, chosen, counts, earlier))
+
+
+def steps_of(data: DatasetSpec, samples: int) -> int:
+    """Return the batches that the first samples of a job make; the last batch of an epoch or partition may be short."""
+    left, steps = samples, 0
+    for size in [part.samples for part in data.partitions] or [data.samples] * data.epochs:
+        steps += math.ceil(min(left, size) / data.batch_size)
+        left -= min(left, size)
+    return steps + math.ceil(left / data.batch_size)
 
 
 def _loaded(job: JobSpec) -> Task:

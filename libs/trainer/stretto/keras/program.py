@@ -139,8 +139,8 @@ class KerasProgram(ProgramBase):
         """Return the non-trainable variables, such as moving statistics: [state_size]."""
         return flat([variable.numpy() for variable in self._states()])
 
-    def load_into_model(self, dense: F32, state: F32) -> None:
-        """Set the Keras model's variables, to save or inspect it."""
+    def load_into_model(self, dense: F32, state: F32, steps: int = 0) -> None:
+        """Set the Keras model's variables, to save or inspect it; no layer of Keras counts its steps."""
         for variable, value in zip(self._trainable, pieces(dense, self._shapes), strict=True):
             variable.assign(value)
         for variable, value in zip(self._states(), pieces(state, self._state_shapes), strict=True):

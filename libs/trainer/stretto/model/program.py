@@ -108,8 +108,8 @@ class Program(Compared, Protocol):
         """Return a batch without samples, to pull the dense parameters alone."""
         ...
 
-    def load_into_model(self, dense: F32, state: F32) -> None:
-        """Set the parameters of the user's model, to save or inspect it."""
+    def load_into_model(self, dense: F32, state: F32, steps: int = 0) -> None:
+        """Set the parameters of the user's model, to save or inspect it. steps: batches that it was trained on."""
         ...
 
     def restore(self, tables: Mapping[str, F32]) -> None:

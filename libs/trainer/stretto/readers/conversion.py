@@ -427,7 +427,7 @@ def _examples(file: File) -> Iterator[Any]:
         from google.protobuf.message import DecodeError
         from google.protobuf.unknown_fields import UnknownFieldSet
     except ImportError as error:
-        raise DataError(f"{file.name} is TFRecord, which TensorFlow reads: install stretto[train] ({error})") from error
+        raise DataError(f"{file.name} is TFRecord, which TensorFlow reads: install stretto[keras] ({error})") from error
     with open(file.path, "rb") as opened:
         packed = "GZIP" if opened.read(2) == b"\x1f\x8b" else ""
     records = tf.data.TFRecordDataset(file.path, compression_type=packed).as_numpy_iterator()

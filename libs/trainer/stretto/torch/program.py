@@ -92,13 +92,19 @@ class TorchBase(ProgramBase):
         """Return the buffers, such as running statistics: [state_size]."""
         return flat([buffer.cpu().numpy() for buffer in self._states.values()])
 
-    def load_into_model(self, dense: F32, state: F32) -> None:
-        """Set the module's parameters and buffers, to save or inspect it, and put it into evaluation mode."""
+    def load_into_model(self, dense: F32, state: F32, steps: int = 0) -> None:
+        """Set the module's parameters and buffers, to save or inspect it, and put it into evaluation mode.
+
+        steps: batches that it was trained on, which normalisations count, each on a worker of its own.
+        """
         with torch.no_grad():
             for parameter, value in zip(self._trained.values(), pieces(dense, self._shapes), strict=True):
                 parameter.copy_(tensor_of(value))
             for buffer, value in zip(self._states.values(), pieces(state, self._state_shapes), strict=True):
                 buffer.copy_(tensor_of(value))
+            for module in self.model.train().modules():
+                if module.training and getattr(module, "num_batches_tracked", None) is not None:
+                    module.num_batches_tracked.fill_(steps)
         self.model.eval()
 
     def warm(self) -> None:

@@ -130,7 +130,7 @@ class Here:
     def load_into_model(self) -> None:
         """Set the trained dense parameters and the state of the user's model."""
         _, dense, state = self.pull(self._program.no_keys())
-        self._program.load_into_model(dense, state)
+        self._program.load_into_model(dense, state, self.window().steps_total)
 
 
 def train_locally(
@@ -191,13 +191,15 @@ def train_locally(
         here.load_into_model()
         if target is not None:
             total = samples if isinstance(samples, int) else sum(samples.values())
-            _export(program, here.server, total, target, export_format)
+            _export(program, here.server, total, window.steps_total, target, export_format)
         if 0 < sum(each.ids * each.dimension for each in program.embeddings) <= _RESTORED_FLOATS:
             program.restore(tables_of(program, here.pull))
         return Trained(quality, losses, window.steps_total, 1.0 / max(1e-9, window.step_s), program)
 
 
-def _export(program: Program, server: ParameterServer, samples: int, target: Target, format: Format | None) -> None:
+def _export(
+    program: Program, server: ParameterServer, samples: int, steps: int, target: Target, format: Format | None
+) -> None:
     """Take a checkpoint of the server, and export it as a job's checkpoint is exported."""
     with target, tempfile.TemporaryDirectory() as folder:
         image, manifest = Path(folder, "local.image"), Path(folder, "manifest.json")
@@ -209,7 +211,7 @@ def _export(program: Program, server: ParameterServer, samples: int, target: Tar
         part = Part("ps-0", image.name, f"file://{image}", size, digest, columns)
         document = {"id": "local", "job": "local", "samples": samples, "parts": [asdict(part)]}
         manifest.write_text(json.dumps(document))
-        write(program, open_checkpoint(f"file://{manifest}"), target, format)
+        write(program, open_checkpoint(f"file://{manifest}"), target, steps, format)
 
 
 def _first(samples: int | Mapping[str, int], held_out: str | None) -> tuple[str, int]:

@@ -24,7 +24,7 @@ from stretto.build import make_program, options_of
 from stretto.engine import Access, Parameters, ParameterServer
 from stretto.errors import ExportRefused, ModelRefused
 from stretto.export.checkpoint_source import open_checkpoint
-from stretto.export.run import ExportRequest, export
+from stretto.export.run import ExportRequest, export, steps_of
 from stretto.model.entry_point import load
 from stretto.server.flash_checkpoint import Exports
 from stretto.worker.step import Trainer, Work
@@ -528,6 +528,8 @@ def test_a_module_with_its_own_tables_is_loaded_by_plain_pytorch(
     found = trained.export(tmp_path / "out")
     assert (found["framework"], found["format"]) == ("torch", "safetensors")
     assert found["tables"]["users"]["rows"] == 50
+    tensors = pytest.importorskip("safetensors.torch").load_file(tmp_path / "out/model.safetensors")
+    assert int(tensors["norm.num_batches_tracked"]) == -(-SAMPLES // 256), "as PyTorch counts them"
     assert found["tables"]["users"]["initial"]["distribution"] == "normal"
     inputs, _ = importlib.import_module("own_task").Task().read(SAMPLES, HELD_OUT)
     trained.inputs.update(inputs)
@@ -536,6 +538,20 @@ def test_a_module_with_its_own_tables_is_loaded_by_plain_pytorch(
     assert same(trained, sigmoid(np.load(arguments[1])))
     trained.export(tmp_path / "tables", format="parquet")
     assert ds.dataset(tmp_path / "tables/tables/tags").count_rows() == 30
+
+
+@pytest.mark.parametrize(
+    ("data", "samples", "steps"),
+    [
+        ({"samples": 1000, "batch_size": 64, "epochs": 3}, 3000, 48),
+        ({"samples": 1000, "batch_size": 64, "epochs": 3}, 1000 + 65, 18),
+        ({"partitions": [{"name": "a", "samples": 65}, {"name": "b", "samples": 1}], "batch_size": 64}, 66, 3),
+        ({"growing": True, "batch_size": 64}, 130, 3),
+    ],
+)
+def test_a_short_batch_at_the_end_of_an_epoch_or_partition_counts(data: dict[str, Any], samples: int, steps: int):
+    spec = JobSpec.parse({"name": "a", "model": {"entry": "m:M"}, "dataset": data})
+    assert steps_of(spec.dataset, samples) == steps
 
 
 # --- the process that the command starts ----------------------------------------------------------------------

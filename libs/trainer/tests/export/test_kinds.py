@@ -82,7 +82,7 @@ def test_a_saved_model_gives_the_outputs_that_were_trained(trained: Any, name: s
     program, manifest, leaves, wanted = trained(name)
     inputs = program._form.pack([tf.constant(each) for each in leaves])
     with Target(str(tmp_path / "out")) as target:
-        write(program, open_checkpoint(manifest), target, "savedmodel")
+        write(program, open_checkpoint(manifest), target, 0, "savedmodel")
     served = tf.saved_model.load(str(tmp_path / "out/model"))  # its variables go with it
     assert largest(served.serve(inputs), wanted) < 1e-6 + TAKEN[name].noise
 
@@ -97,7 +97,7 @@ def test_a_file_of_keras_gives_the_outputs_that_were_trained_or_is_refused(
     refused = ""
     try:
         with Target(str(tmp_path / "out")) as target:
-            write(program, open_checkpoint(manifest), target, "keras")
+            write(program, open_checkpoint(manifest), target, 0, "keras")
     except ExportRefused as error:
         refused = str(error)
     if refused:
@@ -142,7 +142,7 @@ def test_a_job_starts_with_the_weights_of_a_saved_model(trained: Any, name: str,
     """Goal: dense parameters, state and tables; also of models whose variables only a batch makes."""
     program, manifest, *_ = trained(name)
     with Target(str(tmp_path / "out")) as target:
-        write(program, open_checkpoint(manifest), target, "savedmodel")
+        write(program, open_checkpoint(manifest), target, 0, "savedmodel")
     options = Options(optimizer="sgd", learning_rate=0.5, restore_from=str(tmp_path / "out/model"))
     again = make_program(Task(TAKEN[name]), options)
     dense, state = open_checkpoint(manifest).dense()

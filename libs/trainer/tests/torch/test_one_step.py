@@ -203,8 +203,6 @@ def test_a_generated_module_trains_as_pytorch_does_or_is_refused(first: int):
         expected = task.trained_by_pytorch(start).state_dict()
         for name, value in program.model.state_dict().items():
             rows = task.seen(name.removesuffix(".weight")) if name.startswith("tables") else slice(None)
-            if name.endswith("num_batches_tracked"):
-                continue
             value, other = (each.numpy()[rows] if each.ndim else each for each in (value, expected[name]))
             np.testing.assert_allclose(value, other, rtol=1e-5, atol=ERROR, err_msg=f"{seed}: {name}")
     assert len(refused) < 35

@@ -10,7 +10,11 @@ from pydantic.annotated_handlers import GetCoreSchemaHandler
 
 
 class Spec(BaseModel):
-    """A part of a specification; strict, closed and immutable."""
+    """A part of a specification; strict, closed and immutable.
+
+    Its validator is built when a document is first read: a default is written with ``model_construct``, since a call of
+    the class would build it at the import, which every command and notebook waits for.
+    """
 
     model_config = ConfigDict(
         frozen=True,
@@ -18,6 +22,7 @@ class Spec(BaseModel):
         allow_inf_nan=False,
         strict=True,
         json_schema_serialization_defaults_required=True,
+        defer_build=True,
     )
 
 

@@ -252,9 +252,11 @@ class MemoryRange(Spec):
 class RoleLimits(Spec):
     """Limits of the pods of one role."""
 
-    count: Range = Field(default=Range(), description="number of pods of the role")
-    cpu_cores: CoreRange = Field(default=CoreRange(), description="CPU cores of one pod")
-    memory: MemoryRange = Field(default=MemoryRange(), description="memory of one pod, in bytes or as sizes")
+    count: Range = Field(default=Range.model_construct(), description="number of pods of the role")
+    cpu_cores: CoreRange = Field(default=CoreRange.model_construct(), description="CPU cores of one pod")
+    memory: MemoryRange = Field(
+        default=MemoryRange.model_construct(), description="memory of one pod, in bytes or as sizes"
+    )
     extended: PerPod = Field(
         default_factory=dict[str, int],
         description="devices of one pod, such as nvidia.com/gpu: 1, by the names of Kubernetes' extended resources; "
@@ -309,13 +311,15 @@ class DataWorkerSpec(Spec):
 class ResourceSpec(Spec):
     """Limits within which Stretto sizes the job; nothing here has to be stated."""
 
-    workers: RoleLimits = Field(default=RoleLimits(), description="limits of the workers")
+    workers: RoleLimits = Field(default=RoleLimits.model_construct(), description="limits of the workers")
     ps: RoleLimits = Field(
-        default=RoleLimits(count=Range(min=1, max=16), memory=MemoryRange(min=128 * 2**20)),
+        default=RoleLimits.model_construct(
+            count=Range.model_construct(max=16), memory=MemoryRange.model_construct(min=128 * 2**20)
+        ),
         description="limits of the parameter servers",
     )
     data: DataWorkerSpec = Field(
-        default=DataWorkerSpec(), description="pods that read and prepare batches for the workers"
+        default=DataWorkerSpec.model_construct(), description="pods that read and prepare batches for the workers"
     )
     initial: Annotated[Plan, FromMapping(), IN_PLAN] | None = Field(
         default=None, description="start with this plan instead of a warm start"
@@ -464,8 +468,10 @@ class JobSpec(Spec):
     name: JobId
     model: ModelSpec = Field(description="the training code and its parameters")
     dataset: DatasetSpec = Field(description="the samples, their shards and their order")
-    resources: ResourceSpec = Field(default=ResourceSpec(), description="limits within which Stretto sizes the job")
-    prices: PriceSpec = Field(default=PriceSpec(), description="prices of resources, per hour")
+    resources: ResourceSpec = Field(
+        default=ResourceSpec.model_construct(), description="limits within which Stretto sizes the job"
+    )
+    prices: PriceSpec = Field(default=PriceSpec.model_construct(), description="prices of resources, per hour")
     priority: Annotated[
         float, Field(gt=0, le=1000, description="weight of the job; 2 counts twice as much as a job with 1")
     ] = 1.0
@@ -473,8 +479,12 @@ class JobSpec(Spec):
         default=None,
         description=f"{SECONDS}; after submission; a job that would be late weighs up to ten times as much",
     )
-    checkpoint: CheckpointSpec = Field(default=CheckpointSpec(), description="times, number and place of checkpoints")
-    restarts: RestartSpec = Field(default=RestartSpec(), description="failures after which the job is given up")
+    checkpoint: CheckpointSpec = Field(
+        default=CheckpointSpec.model_construct(), description="times, number and place of checkpoints"
+    )
+    restarts: RestartSpec = Field(
+        default=RestartSpec.model_construct(), description="failures after which the job is given up"
+    )
     environment: Annotated[
         dict[
             Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,99}$")],
@@ -498,7 +508,7 @@ class JobSpec(Spec):
         description="small text files of the job's pods, by their places: absolute ones in containers, others in the "
         "pod's own folder; every reader sees them, so keys go to environment_from",
     )
-    network: NetworkSpec = Field(default=NetworkSpec(), description="reach of the job's pods")
+    network: NetworkSpec = Field(default=NetworkSpec.model_construct(), description="reach of the job's pods")
     kubernetes: KubernetesSpec | None = Field(default=None, description="settings of pods that run on Kubernetes")
     image: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$", max_length=500)] | None = Field(
         default=None, description="image of pods in containers, as in registry/name:tag; none: the installation's image"

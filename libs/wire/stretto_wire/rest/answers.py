@@ -33,7 +33,7 @@ class Submitted(Answer):
 class Wanted(BaseModel, extra="forbid"):
     """The wanted number of pods; a number that is not given stays as it is."""
 
-    model_config = ConfigDict(use_attribute_docstrings=True)
+    model_config = ConfigDict(use_attribute_docstrings=True, defer_build=True)
 
     workers: Annotated[int, Field(ge=0, le=10_000)] | None = None
     ps: Annotated[int, Field(ge=1, le=PS_MAX)] | None = None
@@ -48,7 +48,7 @@ class Requested(Answer):
     plan: Plan
 
 
-class Arrived(BaseModel, extra="forbid"):
+class Arrived(BaseModel, extra="forbid", defer_build=True):
     """The data of a growing job: totals of partitions, which only grow, and whether no more will come."""
 
     partitions: Annotated[tuple[DataPartition, ...], Field(max_length=PARTITIONS_MAX)] = ()
@@ -250,6 +250,14 @@ class Prediction(Answer):
     """Memory of a parameter server at the end, if the forecast's sum is spread evenly; null: without a forecast."""
     model_plan_version: int
     """Version of the plan in whose windows the model was fitted."""
+    fits: bool | None = None
+    """True: the cluster and the team's quota have room for it now. Null: the arbiter does not answer."""
+    room: str = ""
+    """Why it fits or does not, in words: what it needs, and what lacks."""
+    extrapolated: bool = False
+    """True: the size is outside what the model was fitted to."""
+    measured: str = ""
+    """The sizes that were measured, and how far this one is beyond them, in words."""
 
 
 class PreviewFinding(Answer):
@@ -277,6 +285,8 @@ class FirstPlan(Answer):
     """Time that all samples take at this throughput."""
     fits: bool | None
     """True: its resources are free now. Null: the arbiter does not answer."""
+    room: str = ""
+    """Why it fits or does not, in words: what it needs, and what lacks."""
 
 
 class Preview(Answer):

@@ -44,7 +44,9 @@ def _change(decision: Decision, previous: Plan) -> str:
     hope = None if not before or decision.throughput is None else decision.throughput / before - 1
     price = _price(decision)
     if decision.kind == "memory":
-        promise = f"{changes}, so that parameter servers do not run full, {price}"
+        grows = decision.plan.ps_memory_bytes * decision.plan.ps >= previous.ps_memory_bytes * previous.ps
+        why = "so that parameter servers do not run full" if grows else "which the job will not need"
+        promise = f"{changes}, {why}, {price}"
     elif decision.kind == "measure":
         hoped = "" if hope is None else f"{_percent(hope)} expected, "
         promise = f"tried, to learn what it brings: {changes}, {hoped}{price}"
@@ -52,7 +54,8 @@ def _change(decision: Decision, previous: Plan) -> str:
         promise = f"{changes}, {price}"
     else:
         promise = f"{changes} should bring {_percent(hope)} {price}"
-    result = "" if brought is None else f"; it brought {_percent(brought - 1)}"
+    # memory is for no speed: what came after it has other causes
+    result = "" if brought is None or decision.kind == "memory" else f"; it brought {_percent(brought - 1)}"
     return f"{_BEFORE.get(decision.kind, '')}{promise}{result}"
 
 

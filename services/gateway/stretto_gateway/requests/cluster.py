@@ -6,13 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from stretto_bus.faults import CallTimeout
 from stretto_core.model.teams import OTHERS, Quotas, TeamQuota, quota_of
 from stretto_messages.arbiter import Amount, GetCluster, GetClusterReply
-from stretto_messages.base import GIB
-from stretto_messages.values import NOTHING, Resources, extended_of
+from stretto_messages.base import GIB, counted, three_digits
+from stretto_messages.values import NOTHING, Resources, extended_of, shortage, total
 from stretto_wire.rest.answers import (
     ClusterView,
     HolderView,
@@ -71,13 +71,63 @@ class Arbiter:
         assert isinstance(found, GetClusterReply)
         return found
 
-    async def free(self) -> Resources | None:
-        """Return the resources that are free; None if the arbiter does not answer."""
+    async def cluster_if_answered(self) -> GetClusterReply | None:
+        """Return the cluster with all holders; None if the arbiter does not answer."""
         try:
-            free = (await self._pages.answer()).free
+            return await self.cluster()
         except CallTimeout:
             return None
-        return Resources(free.cpu_cores, free.memory_bytes, extended_of(free.extended))
+
+
+class Room(NamedTuple):
+    """Whether a plan has room now (None: unknown), and why, in words."""
+
+    fits: bool | None
+    words: str
+
+
+def room_for(found: GetClusterReply | None, quotas: Quotas, team: str, wanted: Resources, job: str = "") -> Room:
+    """Return whether the cluster and the team's quota have room for a plan, by the arbiter's rules.
+
+    ``wanted``: all resources of the plan. ``job``: a job that runs, which keeps what it holds; empty: one that would
+    start. Data workers give way to a plan. Without an answer of the arbiter nothing is known.
+    """
+    if found is None:
+        return Room(None, "unknown: the arbiter does not answer")
+    held = {holder.job: _resources(holder.held) for holder in found.holders}
+    of_team = total(held[holder.job] for holder in found.holders if holder.team == team)
+    free = total([_resources(found.free), *(_resources(holder.data_held) for holder in found.holders)])
+    more = shortage(wanted, held.get(job, NOTHING))
+    if more == NOTHING:
+        return Room(True, "fits: it needs no more than the job holds")
+    capacity, quota = _resources(found.capacity), quota_of(quotas, team)
+    needs = f"it needs {_in_words(more)}{' more' if job else ''}"
+    if (never := shortage(wanted, capacity)) != NOTHING:
+        has = _in_words(capacity, never)
+        return Room(False, f"cannot fit: the job would need {_in_words(wanted, never)}, the whole cluster has {has}")
+    if (lacks := shortage(more, free)) != NOTHING:
+        return Room(False, f"does not fit now: {needs}, {_in_words(free, more)} are free: {_in_words(lacks)} lack")
+    waiting = sum(_resources(each.least).fits(capacity) for each in found.waiting)
+    if job and waiting:
+        return Room(False, f"does not fit now: {counted(waiting, 'waiting job')} may start before a running one grows")
+    if (over := shortage(of_team + more, quota.limit(capacity))) == NOTHING:
+        return Room(True, f"fits: {needs}, {_in_words(free, more)} are free")
+    beyond = f"{_in_words(over)} beyond the quota of the team {team}, which holds {_in_words(of_team, over)}"
+    if quota.borrow and not found.waiting:
+        return Room(True, f"fits: {needs}, {beyond} and borrows them until another team asks for its own")
+    return Room(False, f"does not fit: {needs}, {beyond} and may not borrow")
+
+
+def _in_words(amount: Resources, of: Resources | None = None) -> str:
+    """Name the parts of an amount; with ``of``, those that it has."""
+    of = of or amount
+    told = [f"{three_digits(amount.cpu_cores)} core{'s' * (amount.cpu_cores != 1)}"] if of.cpu_cores > 0 else []
+    told += [f"{three_digits(amount.memory_bytes / GIB)} GiB"] if of.memory_bytes > 0 else []
+    return " and ".join([*told, *(f"{amount.count_of(name)} {name}" for name, count in of.extended if count > 0)])
+
+
+def _resources(amount: Amount) -> Resources:
+    return Resources(amount.cpu_cores, amount.memory_bytes, extended_of(amount.extended))
 
 
 def cluster_view(found: GetClusterReply, reads: Reads, after: str = "") -> ClusterView:
@@ -144,7 +194,7 @@ def team_views(
     held = {holder.team: NOTHING for holder in found.holders}
     for holder in found.holders:
         for amount in (holder.held, holder.data_held):
-            held[holder.team] += Resources(amount.cpu_cores, amount.memory_bytes, extended_of(amount.extended))
+            held[holder.team] += _resources(amount)
     names = {own, *live, *held, *(quotas.keys() - {OTHERS})}
     readable = sorted(filter(reads, names))
     return [_team_view(team, live[team], held.get(team, NOTHING), quota_of(quotas, team)) for team in readable]

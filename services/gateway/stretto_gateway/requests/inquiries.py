@@ -11,7 +11,10 @@ from typing import Any, Protocol, cast, get_args
 import stretto_wire as wire
 import structlog
 from stretto_bus.damage import Damage
+from stretto_core.model.teams import Quotas
 from stretto_messages.actuator import GetPodLog, GetPodLogReply
+from stretto_messages.arbiter import GetClusterReply
+from stretto_messages.values import Resources
 from stretto_runtime.restorations import Restoration
 from stretto_runtime.streams import Streams
 from stretto_wire.contract.excerpts import Excerpt
@@ -101,10 +104,14 @@ class Inquiries:
         """Return the outcome that a submission would have now: all reasons against it, its costs, its first plan."""
         message = wire.JobSubmitted(job=spec.name, spec=spec, submitted_by=by, team=team)
         refusals = [*self._submissions.refusals(message)]
-        plan, free = await asyncio.gather(
-            predictions.first_plan(self._bus, self._timeout_s, spec, team), self._arbiter.free()
+        plan, found = await asyncio.gather(
+            predictions.first_plan(self._bus, self._timeout_s, spec, team), self._arbiter.cluster_if_answered()
         )
-        return predictions.preview(spec, refusals, plan, free)
+        return predictions.preview(spec, refusals, plan, self._room(found, team))
+
+    def _room(self, found: GetClusterReply | None, team: str, job: str = "") -> Callable[[Resources], cluster.Room]:
+        quotas: Quotas = {} if self._settings.teams_quota_holder == "kueue" else self._settings.quotas
+        return lambda wanted: cluster.room_for(found, quotas, team, wanted, job)
 
     async def cluster(self, reads: Reads, team: str, after: str) -> ClusterView:
         """Return the cluster as arbiter and services say. Raises Fault if the arbiter does not answer."""
@@ -147,7 +154,8 @@ class Inquiries:
             text = f"{job} {checks.STATES[view.status]}: there is no plan to vary"
             raise checks.conflict(view, "no-plan", text, "ask about a job that has been started and has not ended")
         plan = replace(view.plan, **cast("Any", changes))
-        return await predictions.what_if(self._bus, self._timeout_s, view, plan, self._clock())
+        room = self._room(await self._arbiter.cluster_if_answered(), view.team, job)
+        return await predictions.what_if(self._bus, self._timeout_s, view, plan, room, self._clock())
 
     async def trace(self, job: str) -> JobTrace:
         """Return the trace of a job. Raises Fault."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stretto_bus.faults import CallTimeout
+from stretto_messages.base import three_digits
 from stretto_messages.planner import PlanPrediction, PredictPlan, PredictPlanReply, PreviewPlanReply
-from stretto_messages.values import Interval, Plan, Resources
+from stretto_messages.values import Interval, MeasuredConfiguration, Plan, Resources
 from stretto_runtime.profile import profile_of
 from stretto_wire.contract.submission import PreviewPlan
 from stretto_wire.errors import WireError
@@ -22,6 +23,15 @@ from stretto_wire.rest.views import JobView
 from ..problems import Problem
 from . import checks
 from .bus_roles import Asker
+from .cluster import Room
+
+_SIZES = {
+    "workers": "workers",
+    "ps": "parameter servers",
+    "worker_cpu_cores": "cores a worker",
+    "ps_cpu_cores": "cores a server",
+}
+"""Names of the fields of a plan that its speed depends on."""
 
 
 async def first_plan(asker: Asker, timeout_s: float, spec: JobSpec, team: str) -> PreviewPlanReply | None:
@@ -38,11 +48,12 @@ async def first_plan(asker: Asker, timeout_s: float, spec: JobSpec, team: str) -
 
 
 def preview(
-    spec: JobSpec, refusals: Sequence[Problem], plan: PreviewPlanReply | None, free: Resources | None
+    spec: JobSpec, refusals: Sequence[Problem], plan: PreviewPlanReply | None, room: Callable[[Resources], Room]
 ) -> Preview:
-    """Return the outcome of a submission from the reasons against it, its first plan and the free resources."""
+    """Return the outcome of a submission from the reasons against it, its first plan and the room in the cluster."""
     profile, first = profile_of(spec), None
     if plan is not None:
+        found = room(profile.resources(plan.plan))
         first = FirstPlan(
             kind=plan.kind,
             plan=plan.plan,
@@ -51,7 +62,8 @@ def preview(
             cost_per_hour=plan.cost_per_hour,
             throughput=plan.throughput,
             duration_s=spec.samples_total / plan.throughput if plan.throughput else None,
-            fits=None if free is None else profile.resources(plan.plan).fits(free),
+            fits=found.fits,
+            room=found.words,
         )
     return Preview(
         job=spec.name,
@@ -75,7 +87,9 @@ def preview(
     )
 
 
-async def what_if(asker: Asker, timeout_s: float, view: JobView, plan: Plan, now_s: float) -> Prediction:
+async def what_if(
+    asker: Asker, timeout_s: float, view: JobView, plan: Plan, room: Callable[[Resources], Room], now_s: float
+) -> Prediction:
     """Return how a live job would go on under a plan. Raises Problem 409 without a model, and Fault."""
     previous = view.plan  # the plan that `plan` varies: the view may show another one when the answer comes
     found = await asker.call(PredictPlan(job=view.name, plan=plan), timeout_s)
@@ -83,10 +97,11 @@ async def what_if(asker: Asker, timeout_s: float, view: JobView, plan: Plan, now
     if found.prediction is None:
         text = f"{view.name} has no fitted model yet"
         raise checks.conflict(view, "no-model", text, "ask again after its first measured windows (about 15 s)")
-    return predicted(view, previous, found.prediction, now_s)
+    needs = profile_of(view.spec).resources(found.prediction.plan)
+    return predicted(view, previous, found.prediction, room(needs), now_s)
 
 
-def predicted(view: JobView, previous: Plan | None, found: PlanPrediction, now_s: float) -> Prediction:
+def predicted(view: JobView, previous: Plan | None, found: PlanPrediction, room: Room, now_s: float) -> Prediction:
     """Return a prediction with what it means for the rest of the job: its end, its cost, its servers' memory."""
     left = view.progress.samples_total - view.progress.samples_done - view.data.given_up
     left_s = max(0, left) / found.throughput if found.throughput > 0 and not view.data.growing else None
@@ -94,6 +109,7 @@ def predicted(view: JobView, previous: Plan | None, found: PlanPrediction, now_s
     ends = None
     if left_s is not None and interval.low > 0:
         ends = Interval(low=now_s + max(0, left) / interval.high, high=now_s + max(0, left) / interval.low)
+    sizes = view.model.measured if view.model is not None else ()
     memory_bytes = None
     if view.forecast is not None and len(view.forecast.ps) == found.plan.ps:
         # the forecast holds only for its own number of servers: it does not tell memory of rows from the rest
@@ -113,4 +129,34 @@ def predicted(view: JobView, previous: Plan | None, found: PlanPrediction, now_s
         ends_at_interval_s=ends,
         ps_memory_at_end_bytes=memory_bytes,
         model_plan_version=found.plan_version,
+        fits=room.fits,
+        room=room.words,
+        extrapolated=bool(beyond := _beyond(found.plan, sizes)),
+        measured=beyond or (_measured(sizes) if sizes else ""),
     )
+
+
+def _beyond(plan: Plan, sizes: Sequence[MeasuredConfiguration]) -> str:
+    """Say what of a plan is outside the measured sizes, and how far; empty: nothing."""
+    told = list[str]()
+    for name, noun in _SIZES.items() if sizes else ():
+        asked, (least, most) = getattr(plan, name), _span(sizes, name)
+        if not least <= asked <= most:
+            times = f", {three_digits(asked / most)} times the most" if asked > most else ""
+            told.append(f"{asked:g} {noun} asked, {_range(least, most)} measured{times}")
+    return f"an extrapolation: {'; '.join(told)}" if told else ""
+
+
+def _measured(sizes: Sequence[MeasuredConfiguration]) -> str:
+    (fewest, most), (least, servers) = _span(sizes, "workers"), _span(sizes, "ps")
+    workers = f"{_range(fewest, most)} {'worker' if most == 1 else 'workers'}"
+    return f"within what was measured: {workers}, {_range(least, servers)} parameter server{'s' * (servers != 1)}"
+
+
+def _span(sizes: Sequence[MeasuredConfiguration], name: str) -> tuple[float, float]:
+    there = [getattr(each, name) for each in sizes]
+    return min(there), max(there)
+
+
+def _range(least: float, most: float) -> str:
+    return f"{least:g}" if least == most else f"{least:g} to {most:g}"

@@ -59,6 +59,8 @@ def test_a_prediction_is_the_models_and_a_request_has_its_name(chromium: Any, cl
     expected = thousands(4 * model.batch_size / known.step_time_s)
     browser_of.expect(prediction).to_contain_text(f"predicted {expected}")
     browser_of.expect(prediction).to_contain_text("90 % between")
+    browser_of.expect(prediction).to_contain_text("fits: it needs")
+    browser_of.expect(prediction).to_contain_text("an extrapolation: 4 workers asked, 2 measured, 2 times the most")
     page.get_by_role("button", name="Ask for it").click()
     page.get_by_label("workers").wait_for(state="detached")
     page.goto(f"{cluster.running.url}/console/activity")

@@ -88,6 +88,7 @@ def test_a_preview_says_how_a_job_would_start_and_from_whom(cluster: Cluster) ->
         first = told["first_plan"]
         assert [(one["job"], one["similarity"]) for one in first["matches"]] == [("old", 1.0)]
         assert (first["plan"]["workers"], first["plan"]["ps"], first["fits"]) == (3, 2, True)
+        assert first["room"].startswith("fits: it needs 5 cores and 5 GiB")
         assert told["cost_per_hour_min"] <= first["cost_per_hour"] <= told["cost_per_hour_max"]
         assert first["duration_s"] == pytest.approx(1000 / first["throughput"])
         assert http.get(f"/jobs/{document['name']}").status_code == 404, "nothing was submitted"
@@ -147,6 +148,9 @@ def test_what_if_is_what_the_command_predicts_by_the_same_model(cluster: Cluster
         assert interval["low"] <= told["ends_at_s"] <= interval["high"]
         of_this_number = max(ps.at_end_bytes for ps in forecast.ps) if len(forecast.ps) == 2 else None
         assert told["ps_memory_at_end_bytes"] == of_this_number
+        assert told["room"].startswith("fits" if told["fits"] else ("cannot fit", "does not fit"))
+        assert told["extrapolated"] is True
+        assert "4 workers asked, 2 measured" in told["measured"]
         assert http.get(path, params={"workers": 99}).json()["plan"]["workers"] == 8, "within the job's limits"
         assert problem(http.get(path, params={"workers": 0}))["field"] == "workers"
         events = http.get("/events/newest", params={"job": job, "event": "plan-requested"}).json()["events"]
@@ -187,7 +191,7 @@ async def test_however_many_ask_the_arbiter_is_asked_once_a_second_for_each_page
             return replace(page, more=not request.after)
 
     arbiter = Arbiter(Bus(), 1.0, lambda: now[0])
-    await asyncio.gather(*(arbiter.cluster() for _ in range(20)), arbiter.free())
+    await asyncio.gather(*(arbiter.cluster() for _ in range(20)), arbiter.cluster_if_answered())
     assert sorted(asked) == ["", last]
     now[0] += FRESH_S
     assert len((await arbiter.cluster()).holders) == 2 * len(page.holders)

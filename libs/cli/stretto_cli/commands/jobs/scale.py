@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.markup import escape
 from stretto_client import figures
 from stretto_messages.values import DATA_WORKERS_MAX
 
 from ...command import command
 from ...errors import BadInput
 from ...options import GatewayOptions, JobArgument
+from ...render import Json
 
 
 @command("Jobs", "stretto scale ctr --workers 4 --ps 2")
@@ -28,6 +30,10 @@ def scale(
             metavar="COUNT|auto", help="Number of data workers; auto: as many as the data queue of the job tells."
         ),
     ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Predict speed and cost, say whether it fits the cluster, and request nothing."),
+    ] = False,
 ) -> None:
     """Ask for another number of workers, parameter servers or data workers, while the job trains.
 
@@ -38,7 +44,13 @@ def scale(
     wanted = {name: count for name, count in counts.items() if count is not None}
     if not wanted:
         raise BadInput("nothing to change: give --workers, --ps or --data")
+    if dry_run and data is not None:
+        raise BadInput(f"--data {data}: --dry-run predicts numbers of workers and parameter servers alone")
     with options.connect() as gateway:
+        if dry_run:
+            predicted = gateway.what_if(job, wanted)
+            options.answer(predicted, lambda: prediction(predicted, wanted))
+            return
         has = gateway.job(job).get("plan")
         done = gateway.scale(job, wanted)
     if set(wanted) == {"data"}:
@@ -49,6 +61,22 @@ def scale(
         result = f"{same} {figures.short_plan(done['plan'])}"
     watch = f"stretto watch {job}{options.same_gateway()}"
     options.answer(done, lambda: f"{job}: {result}; [bold]{watch}[/bold] shows it")
+
+
+def prediction(found: Json, wanted: dict[str, int | str]) -> str:
+    """Say what a size would bring, whether there is room for it, and how far it is beyond what was measured."""
+    within, speed = found["throughput_interval"], figures.rate(found["throughput"])
+    between = f"90 % between {figures.rate(within['low'])} and {figures.rate(within['high'])}"
+    to_end = f", {figures.money(found['cost_to_end'])} to the end" if found["cost_to_end"] is not None else ""
+    is_asked = all(found["plan"][name] == count for name, count in wanted.items())
+    limited = "" if is_asked else ", the nearest size that the job file allows"
+    ends = f"\nend: {figures.date_and_time(found['ends_at_s'])}" if found["ends_at_s"] is not None else ""
+    return escape(
+        f"{found['job']} with {figures.plan(found['plan'])}{limited}\n"
+        f"speed: {speed} predicted, {between}; now {figures.rate(found['throughput_now'])}\n"
+        f"cost: {figures.money(found['cost_per_hour'])} an hour{to_end}{ends}\n"
+        f"room: {found['room']}\nmeasured: {found['measured']}\nnothing was requested"
+    )
 
 
 def _data_workers(text: str) -> int | str:
