@@ -80,7 +80,7 @@ class Arbiter:
 
 
 class Room(NamedTuple):
-    """Whether a plan has room now (None: unknown), and why, in words."""
+    """Room for a plan now (None: unknown), and the reason, in words."""
 
     fits: bool | None
     words: str

@@ -42,6 +42,7 @@ from ..traces.collector import Collector, CollectorFault
 from ..traces.spans import SPANS_MAX, spans_of
 from . import checks, cluster, job_audit, journal, predictions
 from .bus_roles import PodAsker
+from .cluster import Room
 from .submissions import Submissions
 
 _BULK = frozenset({"shard-leased", "shard-completed", "job-progressed", "profile-measured"})
@@ -109,7 +110,7 @@ class Inquiries:
         )
         return predictions.preview(spec, refusals, plan, self._room(found, team))
 
-    def _room(self, found: GetClusterReply | None, team: str, job: str = "") -> Callable[[Resources], cluster.Room]:
+    def _room(self, found: GetClusterReply | None, team: str, job: str = "") -> Callable[[Resources], Room]:
         quotas: Quotas = {} if self._settings.teams_quota_holder == "kueue" else self._settings.quotas
         return lambda wanted: cluster.room_for(found, quotas, team, wanted, job)
 

@@ -40,6 +40,7 @@ def scale(
     The request is granted if there is room, within the limits of the specification. A job with `resources.fixed`
     keeps the new numbers; for any other job, Stretto continues from there to what it finds better.
     """
+    sizes = {name: count for name, count in (("workers", workers), ("ps", ps)) if count is not None}
     counts = {"workers": workers, "ps": ps, "data": None if data is None else _data_workers(data)}
     wanted = {name: count for name, count in counts.items() if count is not None}
     if not wanted:
@@ -48,8 +49,8 @@ def scale(
         raise BadInput(f"--data {data}: --dry-run predicts numbers of workers and parameter servers alone")
     with options.connect() as gateway:
         if dry_run:
-            predicted = gateway.what_if(job, wanted)
-            options.answer(predicted, lambda: prediction(predicted, wanted))
+            predicted = gateway.what_if(job, sizes)
+            options.answer(predicted, lambda: prediction(predicted, sizes))
             return
         has = gateway.job(job).get("plan")
         done = gateway.scale(job, wanted)
@@ -63,7 +64,7 @@ def scale(
     options.answer(done, lambda: f"{job}: {result}; [bold]{watch}[/bold] shows it")
 
 
-def prediction(found: Json, wanted: dict[str, int | str]) -> str:
+def prediction(found: Json, wanted: dict[str, int]) -> str:
     """Say what a size would bring, whether there is room for it, and how far it is beyond what was measured."""
     within, speed = found["throughput_interval"], figures.rate(found["throughput"])
     between = f"90 % between {figures.rate(within['low'])} and {figures.rate(within['high'])}"
