@@ -9,6 +9,7 @@ import base64
 import contextlib
 import ctypes
 import errno
+import fcntl
 import importlib
 import json
 import os
@@ -33,7 +34,7 @@ OPEN, TRIED = "wall open: ", "walls tried: "
 CONNECTIONS, HELD_MOST = 24, 8
 """Connections that the pod opens, and those that it may be left with (``stretto_actuator.pod.connections``)."""
 CUT_S = 5.0
-MPTCP = 262
+MPTCP, F_SETLEASE = 262, 1024
 HARMLESS = (0, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH)
 MACHINE = "x86_64"
 """The kind of machine whose numbers of system calls stand here."""
@@ -48,6 +49,8 @@ CALLS_OF_ALL = {
     "real time": (144, 0, 1, ctypes.addressof(PART) + 8),
 }
 """Calls that use what all processes of a user have together."""
+CALLS_OF_FILES = {"the handle of a file": (303, -100, 0, 0, 0, 0), "a file by its handle": (304, -100, 0, 0)}
+"""Calls by which root opens any file of a file system."""
 OF_OTHERS = ("environ", "mem", "maps", "auxv", "io", "syscall", "root", "cwd", "exe", "fd/0", "ns/mnt")
 KEYS = ("gateway.token", "nats/keys/root/operator.seed", "nats/keys/operator/bus.creds", "redis/redis.conf")
 
@@ -151,6 +154,9 @@ def files(folder: Path) -> Attempts:
         yield f"mode of {place}", lambda place=place: place.chmod(place.stat().st_mode & 0o7777)
         yield f"times of {place}", lambda place=place: os.utime(place, (place.stat().st_atime, place.stat().st_mtime))
         yield f"owner of {place}", lambda place=place: os.chown(place, os.getuid(), -1)
+    yield "a lease of a program", _lease
+    for name, words in CALLS_OF_FILES.items() if os.uname().machine == MACHINE else ():
+        yield name, lambda words=words: _call(*words)
 
 
 def sockets(folder: Path) -> Attempts:
@@ -187,6 +193,12 @@ def _take_port(kind: int) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, kind) as taken:
         taken.bind(("127.0.0.1", random.choice(PORTS)))
         taken.listen()
+
+
+def _lease() -> None:
+    """Lease a program of Python: the kernel gives a lease on a file that nobody writes to its owner."""
+    with open(os.__file__) as file:
+        fcntl.fcntl(file, F_SETLEASE, fcntl.F_RDLCK)
 
 
 def _be_as_nice(which: int, who: int) -> None:

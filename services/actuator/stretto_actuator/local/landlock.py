@@ -55,7 +55,7 @@ _DEVICES = "/dev"
 _DEVICES_OPEN = ("null", "zero", "full", "random", "urandom", "tty")
 """Terminals are closed: those of the user stand among them, with what he types."""
 _DEVICES_OF_ACCELERATORS = ("nvidia", "dri", "kfd", "accel")
-_CAPABILITIES_KEPT = frozenset({0, 1, 2, 3, 4, 5, 10, 14})
+_CAPABILITIES_KEPT = frozenset({0, 1, 3, 4, 5, 10, 14})
 """Root keeps files of other users, signals, low ports, locked memory. The others lead out of the box, or starve what is
 outside: CAP_SYS_ADMIN, CAP_SYS_MODULE, CAP_SYS_NICE …"""
 

@@ -20,6 +20,12 @@ HANDLES = (424, 434, 438, 440, 448)
 pidfd_open, pidfd_getfd, process_madvise, process_mrelease. Their numbers are the same on each machine."""
 RING = 425
 """The call io_uring_setup, forbidden: a ring makes sockets, and no filter sees what it is asked for."""
+FILE_HANDLES = {"x86_64": (303, 304), "aarch64": (264, 265)}
+"""Numbers of the calls name_to_handle_at and open_by_handle_at, forbidden: by its handle root opens any file of a file
+system, and Landlock takes it for one below the folder whose mount was named."""
+FCNTL, LEASE = {"x86_64": 72, "aarch64": 25}, 1024
+"""Number of the call fcntl, and its command F_SETLEASE, which is forbidden: whoever opens a leased file, such as the
+program of a service, waits until the holder gives the lease up, or 45 s."""
 SOCKET = {"x86_64": 41, "aarch64": 198}
 """Number of the call socket."""
 MPTCP, SMC, SMC_FAMILY = 262, 256, 43
@@ -87,10 +93,15 @@ def program(machine: str, pid: int) -> list[Instruction]:
         (_LOAD, 0, 0, _NUMBER),
         (_AT_LEAST, 0, 1, FIRST_OF_X32),
         (_RETURN, 0, 0, _FORBID),
-        *(each for number in (*HANDLES, RING, *shared) for each in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, _FORBID))),
+        *(
+            each
+            for number in (*HANDLES, RING, *FILE_HANDLES[machine], *shared)
+            for each in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, _FORBID))
+        ),
         *(each for number, argument in by_process.items() for each in _only_itself(number, argument, pid)),
         *(each for number, one in by_kind.items() for each in _only_itself(number, 1, pid, one)),
         *_without_detours(SOCKET[machine]),
+        *_without_leases(FCNTL[machine]),
         (_RETURN, 0, 0, _ALLOW),
     ]
 
@@ -110,6 +121,12 @@ def _without_detours(number: int) -> Iterator[Instruction]:
     body += [(_EQUAL, 1, 0, MPTCP), (_EQUAL, 0, 1, SMC), (_RETURN, 0, 0, _FORBID), (_RETURN, 0, 0, _ALLOW)]
     yield (_EQUAL, 0, len(body), number)
     yield from body
+
+
+def _without_leases(number: int) -> Iterator[Instruction]:
+    """Yield what lets the call do anything with a file but lease it."""
+    yield (_EQUAL, 0, 4, number)
+    yield from ((_LOAD, 0, 0, _ARGUMENTS + 8), (_EQUAL, 0, 1, LEASE), (_RETURN, 0, 0, _FORBID), (_RETURN, 0, 0, _ALLOW))
 
 
 def restrict() -> None:

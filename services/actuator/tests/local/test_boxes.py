@@ -306,8 +306,9 @@ async def test_a_pod_changes_no_mode_owner_or_time_of_others_files_and_reaches_n
     peer = socket.socket(socket.AF_UNIX)
     peer.bind(str(place.state / "pods/j/ps-0/work/plane.sock"))
     peer.listen()
+    _, open_by_handle = seccomp.FILE_HANDLES[os.uname().machine]
     script = f"""
-    import socket
+    import fcntl, socket, struct
     def held(path, change):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -330,6 +331,11 @@ async def test_a_pod_changes_no_mode_owner_or_time_of_others_files_and_reaches_n
     attempt("socket", lambda: connect({server.getsockname()!r}))
     connect({str(place.state / "pods/j/ps-0/work/plane.sock")!r})
     write("own")
+    root = struct.pack("=IiII", 8, 1, 2, 0)  # by type and inode of ext4, which asks no name of it
+    for place in (".", "/", "/tmp"):
+        opened = os.open(place, os.O_RDONLY)
+        attempt(f"root by its handle at {{place}}", lambda: call({open_by_handle}, opened, root, os.O_PATH))
+    attempt("a lease", lambda: fcntl.fcntl(os.open("own", os.O_RDONLY), 1024, fcntl.F_RDLCK))
     os.chmod("own", 0o600)
     os.utime("own", (1, 1))
     os.rename("own", "other")

@@ -56,7 +56,7 @@ def test_calls_by_other_numbers_are_forbidden(machine: str) -> None:
     """A program may use the calls of 32 bits, or x86-64's second set of numbers."""
     assert verdict(machine, KILL[machine], audit=0x40000003) == FORBIDDEN
     assert verdict(machine, seccomp.FIRST_OF_X32 + 302, 0) == FORBIDDEN
-    forbidden = (*seccomp.HANDLES, seccomp.RING, *seccomp.OF_MACHINES[machine][4])
+    forbidden = (*seccomp.HANDLES, seccomp.RING, *seccomp.FILE_HANDLES[machine], *seccomp.OF_MACHINES[machine][4])
     assert {verdict(machine, number, 0) for number in forbidden} == {FORBIDDEN}
 
 
@@ -68,10 +68,18 @@ def test_a_socket_is_of_a_kind_whose_port_landlock_looks_at(machine: str) -> Non
 
 
 @machines
+def test_a_file_is_not_leased(machine: str) -> None:
+    number = seccomp.FCNTL[machine]
+    assert verdict(machine, number, 3, 1024, 1) == FORBIDDEN  # F_SETLEASE
+    assert {verdict(machine, number, 3, command, 1) for command in (0, 3, 6, 1025, 1030)} == {ALLOWED}
+
+
+@machines
 @given(st.integers(0, 460), st.tuples(*[st.integers(0, 2**64 - 1)] * 4))
 def test_every_other_call_is_allowed(machine: str, number: int, arguments: tuple[int, ...]) -> None:
     _, _, by_process, by_kind, shared = seccomp.OF_MACHINES[machine]
-    if number not in {*seccomp.HANDLES, seccomp.RING, seccomp.SOCKET[machine], *by_process, *by_kind, *shared}:
+    looked_at = (seccomp.SOCKET[machine], seccomp.FCNTL[machine], *seccomp.FILE_HANDLES[machine])
+    if number not in {*seccomp.HANDLES, seccomp.RING, *looked_at, *by_process, *by_kind, *shared}:
         assert verdict(machine, number, *arguments) == ALLOWED
 
 
