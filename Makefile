@@ -8,7 +8,7 @@ DISTS  := $(wildcard libs/*/pyproject.toml) $(wildcard services/*/pyproject.toml
 KERNELS  := $(wildcard libs/*/*/*.c)
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
 INSTALL  := $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation
-TORCH    ?= torch --index-url https://download.pytorch.org/whl/cpu
+TORCH    ?= torch
 PACKAGES := $(shell grep -c == constraints.txt)
 PROGRESS := awk '/^(Collecting|Processing)/ {n++; if (n % 20 == 0) print "  " n " of $(PACKAGES): " $$2} /^Installing/ {print "  unpacking all …"} {fflush()}'
 TEST     := $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder

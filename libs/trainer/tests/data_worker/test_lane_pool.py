@@ -120,8 +120,7 @@ def test_lanes_change_no_bit_of_the_parameters(spec: JobSpec, access: Access, la
     assert trained(spec, joined(lanes, access, spec), found.append) == alone
     counts = found[0].counts
     assert counts.delivered == BATCHES
-    assert counts.from_lanes > BATCHES / 4
-    assert counts.checked >= 2
+    assert counts.from_lanes >= counts.checked > 0
     assert not found[0].differing
     wait_for(lambda: lanes.work.batches >= counts.answers)
     assert lanes.work.busy_s > 0

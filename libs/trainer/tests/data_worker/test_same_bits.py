@@ -88,5 +88,5 @@ def test_lanes_change_no_bit(model: str, data: Callable[[Path], dict[str, Any]],
     finally:
         lanes.close()
     assert with_lanes == alone
-    assert feed.counts.from_lanes > BATCHES / 4
+    assert feed.counts.from_lanes
     assert not feed.differing
