@@ -6,8 +6,9 @@ be built, and ``rest planner`` the others; ``tools any`` what our own distributi
 the documentation is built with, ``compiler planner`` the C compiler, if one of them has sources in C. Pins are in
 ``compose/pins`` and ``compose/compiler.txt``, by version and digest (``make pins``). An image has every extra of its
 distribution, since a setting chooses the backend, except ``embedded`` and ``laptop``, whose processes have images of
-their own, and ``torch``, whose wheel depends on the machine. ``compose/pins/laptop-torch.txt`` is no image's: an
-installation on one machine for PyTorch alone has it, beside PyTorch (``make setup-torch``).
+their own, ``torch``, whose wheel depends on the machine, and ``kafka``, which few need. No image's is
+``compose/pins/laptop-torch.txt``: an installation on one machine for PyTorch alone has it, beside PyTorch (``make
+setup-torch``).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ DOCS_TOOLS = (
 """Zensical, and all that it requires."""
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(\[(?P<extras>[^]]*)\])?")
 EVERY = "*"
-ELSEWHERE = ("embedded", "laptop", "laptop-torch", "torch")
+ELSEWHERE = ("embedded", "kafka", "laptop", "laptop-torch", "torch")
 
 Projects = dict[str, tuple[Path, dict[str, Any]]]
 

@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.night]
 DISTRIBUTIONS = sorted(
     path.parent.name for kind in ("libs", "services") for path in ROOT.glob(f"{kind}/*/pyproject.toml")
 )
-OPTIONAL = {"torch"}
-"""Packages of extras that no environment of tests has: the wheel depends on the machine."""
-LEFT_OUT = {"torch", "laptop-torch", "compiler", "embedded"}
+OPTIONAL = {"torch", "confluent_kafka"}
+"""Packages of extras that no environment of tests has."""
+LEFT_OUT = {"torch", "kafka", "laptop-torch", "compiler", "embedded"}
 """Extras of which nothing is installed here, and the processes of a laptop, which have a test of their own."""
 IMPORTS = """
 import importlib.util, json, pkgutil, sys

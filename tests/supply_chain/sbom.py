@@ -26,8 +26,8 @@ ROOT = Path(__file__).parents[2]
 TRAINER, TOOLS = "trainer", "cli"
 NAMES = {TOOLS: "tools"}
 """Names of images that are not those of their distributions."""
-NOT_PINNED = ("torch>=2.6",)
-"""Requirements whose wheel depends on the machine."""
+NOT_PINNED = ("torch>=2.6", "confluent-kafka>=2.6,<3")
+"""Requirements of extras that no image has."""
 VERSION = SchemaVersion.V1_6
 PYTHONS: tuple[dict[str, str], ...] = ({}, {"python_full_version": "3.11.0"})
 """This Python, and the oldest that Stretto runs on: packages replace what later ones brought."""

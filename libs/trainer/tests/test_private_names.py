@@ -8,8 +8,8 @@ from pathlib import Path
 import stretto
 
 PACKAGE = Path(stretto.__file__).parent
-OWN = {"self", "cls", "super()", "sys", "os"}
-"""Objects whose names with an underscore any file may use: its own, and Python's documented ones."""
+OWN = {"self", "cls", "super()", "sys", "os", "KafkaError"}
+"""Objects whose names with an underscore any file may use: its own, and documented ones of Python and librdkafka."""
 
 
 def private_names(source: str) -> list[str]:

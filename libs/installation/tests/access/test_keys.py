@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -222,8 +223,9 @@ async def test_the_command_makes_what_a_server_and_its_streams_need(tmp_path: Pa
         "STRETTO_STREAMS_EXTERNAL_CREDENTIALS": str(keys / "external-keeper"),
     }
     make = (sys.executable, "-m", "stretto_installation", "provision")
-    made = await asyncio.create_subprocess_exec(*make, env={**os.environ, **settings})
-    assert await made.wait() == 0
+    made = await asyncio.create_subprocess_exec(*make, env={**os.environ, **settings}, stderr=subprocess.PIPE)
+    _, told = await made.communicate()
+    assert made.returncode == 0, told.decode()
     client = await Client.connect(settings["STRETTO_NATS_URL"], Login(credentials=keys / "external/bus.creds"))
     assert (await client.bus.ask("STREAM.INFO.EVENTS"))["config"]["mirror"]["name"] == "STRETTO"
     await client.close()

@@ -52,7 +52,7 @@ class Leaves:
 class LeavesReader:
     """Reads the arrays of batches, and checks them."""
 
-    _task: Task
+    task: Task
     inputs: Sequence[Leaf]
     labels: Sequence[Leaf]
     weights: Sequence[Leaf]
@@ -61,7 +61,7 @@ class LeavesReader:
     @staticmethod
     def of(task: Task, leaves: Leaves) -> LeavesReader:
         found = LeavesReader()
-        found._task, found.names = task, leaves.names
+        found.task, found.names = task, leaves.names
         found.inputs, found.labels, found.weights = leaves.inputs, leaves.labels, leaves.weights
         return found
 
@@ -77,7 +77,7 @@ class LeavesReader:
         return self._inputs_of(parts, where, start, length), self._targets_of(parts, where, start, length)
 
     def _parts(self, start: int, length: int, partition: str, where: str) -> Parts:
-        return parts_of(read_of(self._task, start, length, partition), where)
+        return parts_of(read_of(self.task, start, length, partition), where)
 
     def _inputs_of(self, parts: Parts, where: str, start: int, length: int) -> list[NDArray[Any]]:
         """Return the inputs of samples in the order of the leaves, checked. Raises DataError."""
@@ -216,7 +216,7 @@ class DataForm(LeavesReader, ABC):
 
     def __init__(self, task: Task, options: Options, *, takes_floats: bool) -> None:
         """Read the first samples. takes_floats: labels are converted to floats. Raises ModelRefused, DataError."""
-        self._task = task
+        self.task = task
         self.first_samples = n = options.first_samples
         if n < 1:
             raise ModelRefused(
