@@ -79,7 +79,8 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
         if since_s is not None:
             remarks.append(Text(f"{job['name']}: no sample since {figures.clock(since_s)}", style="red"))
         elif job["reason"]:
-            remarks.append(Text(f"{job['name']}: {job['reason']}", style="dim" if job["complete"] else "red"))
+            harmless = job["complete"] and job["status"] != "finishing"  # its final checkpoint is not stored
+            remarks.append(Text(f"{job['name']}: {job['reason']}", style="dim" if harmless else "red"))
     return Group(made, *_stored_by_team(found, bool(teamed)), *remarks[-REMARKS_SHOWN:])
 
 
@@ -258,7 +259,8 @@ _GISTS: dict[str, Any] = {
     "shard-requeued": lambda d: f"{d['shard']['id']} of {d['pod']}: {d['reason']}",
     "shard-abandoned": lambda d: f"{d['shard']['id']}: {d['reason']}",
     "checkpoint-saved": lambda d: (
-        f"{d['checkpoint']['id']} {figures.size(d['checkpoint']['size_bytes'])}, pause {figures.seconds(d['pause_s'])}"
+        f"{d['checkpoint']['id']} {figures.size(d['checkpoint']['size_bytes'])} in memory, not stored yet; "
+        f"pause {figures.seconds(d['pause_s'])}"
     ),
     "checkpoint-flushed": lambda d: f"{d['checkpoint']['id']} → {d['checkpoint']['url']}",
     "checkpoint-restored": lambda d: f"{d['checkpoint']['id']} on {counted(d['ps'], 'parameter server')}",
@@ -271,6 +273,9 @@ _GISTS: dict[str, Any] = {
         if d["granted"]
         else f"not possible: {d['reason']}"
     ),
-    "checkpoint-failed": lambda d: f"{d['id']}: {d['reason']}",
+    "checkpoint-failed": lambda d: (
+        f"{d['id']}: {d['reason']}"
+        + (f"; the next try is at {figures.clock(d['next_try_at_s'])}" if d.get("next_try_at_s") else "")
+    ),
     "oom-forecast": lambda d: f"{d['action']}: {d['reason']}",
 }

@@ -259,17 +259,22 @@ def test_the_users_metrics_are_told_apart_from_those_of_all_jobs(metrics: list[t
 
 def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
     full = CheckpointFailed(job="a", id="a-000002-final", reason="not stored: No space left on device")
-    projection = projected(*messages(2), full, finished("a"))
-    found = document(projection.jobs["a"])
-    listed = [adapter_of(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
-    for made in (
-        watch.dashboard(found, 80, 40),
-        explain.decisions(found, found["decisions"]),
-        render.jobs(listed, 80),
-        render.job_summary(found),
-    ):
-        told = " ".join(" ".join(line.strip("│ ") for line in shown(made, 80)).split())
-        assert "final checkpoint not stored: No space left on device; mend the store" in told
+    told_by = "final checkpoint not stored: No space left on device; mend the store"
+    soon_by = "final checkpoint is not stored: No space left on device; mend the store before the next try, at"
+    finishing = (completed("a", 2000), replace(full, next_try_at_s=1_794_998_600.0))
+    for ends, by in (((full, finished("a")), told_by), (finishing, soon_by)):
+        projection = projected(*messages(2), *ends)
+        found = document(projection.jobs["a"])
+        listed = [adapter_of(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
+        for made in (
+            watch.dashboard(found, 80, 40),
+            explain.decisions(found, found["decisions"]),
+            render.jobs(listed, 80),
+            render.job_summary(found),
+        ):
+            assert by in " ".join(" ".join(line.strip("│ ") for line in shown(made, 80)).split())
+    tried = render.gist("checkpoint-failed", {"id": full.id, "reason": full.reason, "next_try_at_s": 1_794_998_600.0})
+    assert tried.startswith(f"{full.id}: {full.reason}; the next try is at ")
 
 
 def test_a_finished_job_that_gave_samples_up_is_told_from_one_that_trained_all_wherever_it_is_shown() -> None:

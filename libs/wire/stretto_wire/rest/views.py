@@ -587,7 +587,8 @@ class JobView(View):
     stored_bytes: int | None = None
     """Bytes of its checkpoints that the store keeps; null: not told, since none is stored or by an older version."""
     final_checkpoint_failure: str = ""
-    """Reason why the checkpoint after the last shard was not stored; with it the trained parameters are lost."""
+    """Reason why the checkpoint after the last shard is not stored: of a job that is finishing, of the last try; once the
+    job is finished, the trained parameters are lost with it."""
     model: Model | None = None
     fits: list[Fit] = field(default_factory=list[Fit])
     front: Front | None = None

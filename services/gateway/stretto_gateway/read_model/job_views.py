@@ -117,7 +117,7 @@ class JobViews:
         return f'"at-{at}-{self._boot}"'
 
     def late_checkpoints(self) -> int:
-        """Return the number of jobs that train without a checkpoint for too long."""
+        """Return the number of jobs that train without a checkpoint for too long, or whose final one fails."""
         now_s = self._clock()
         return sum(checkpoint_is_late(view, now_s) for view in self._projection.jobs.values())
 

@@ -11,7 +11,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 from stretto_client import figures
-from stretto_client.protocol.operations import ENDED_STATES
 from stretto_messages.base import counted
 
 from ...command import command
@@ -77,7 +76,7 @@ def decisions(view: Json, chosen: list[Json], derivation: bool = True) -> Render
         )
     parts += [Text(data_workers(each)) for each in (view.get("feeding") or {}).get("decisions", ())]
     parts += [Text(loss(each), style="yellow") for each in view["losses"]]
-    if view["status"] in ENDED_STATES and view["reason"]:
+    if view["reason"] and view["status"] != "waiting":  # a job that waits was refused, which is told above
         parts.append(Text(f"{view['status']}: {view['reason']}", style="dim" if is_whole(view) else "red"))
     if not chosen:
         parts.append(Text("nothing was decided yet", style="dim"))
