@@ -113,7 +113,7 @@ def stalled(since_s: float | None) -> str:
 
 def job_summary(view: Json) -> RenderableType:
     """Return a job's state, reason and books in a few lines."""
-    lines = [f"{view['name']}  {state(view)}  {escape(view['reason'])}"]
+    lines = [f"{view['name']}  {state(view)}  {escape(view['reason'].removeprefix('cancelled '))}"]
     return "\n".join(lines + books(view))
 
 
@@ -126,8 +126,30 @@ def fault_of(view: Json) -> str:
     """Return what is wrong with the end of a job; empty if its result is whole."""
     if is_whole(view):
         return ""
-    but = ", but" if view["status"] == "finished" else ":"
-    return f"{view['name']} {view['status']}{but} {view['reason']}"
+    if view["status"] == "finished":
+        return f"{view['name']} finished, but {view['reason']}"
+    return f"{view['name']} {why(view)}"
+
+
+def why(view: Json) -> str:
+    """Return a job's state with its reason, which begins with the state if it says who cancelled the job."""
+    status, reason = view["status"], view["reason"]
+    return reason if reason.startswith(status) else f"{status}: {reason}"
+
+
+def cancelled(view: Json) -> str:
+    """Say which checkpoint is left of a cancelled job, and how many samples were trained since and are lost."""
+    done = view["progress"]["samples_done"]
+    stored = [each["checkpoint"] for each in view["checkpoints"] if each["stage"] in ("stored", "restored")]
+    if not stored:
+        lost = f"the {counted(done, 'sample')} that it trained are lost" if done else "it had trained nothing"
+        return f"{view['name']} cancelled; no checkpoint of it is stored: {lost}"
+    last = stored[-1]
+    lost = f"{counted(max(0, done - last['samples']), 'sample')} trained since are lost"
+    return (
+        f"{view['name']} cancelled; its last stored checkpoint, {last['id']}, has {counted(last['samples'], 'sample')}: "
+        f"{lost}; a job goes on from it with checkpoint.restore_from = {last['url']}"
+    )
 
 
 def books(view: Json) -> list[str]:
@@ -199,7 +221,7 @@ def _last_line(detail: str) -> str:
 
 _GISTS: dict[str, Any] = {
     "job-submitted": lambda d: f"{d['spec']['model']['entry']}, {counted(d['spec']['dataset']['samples'], 'sample')}",
-    "job-cancelled": lambda d: d["reason"],
+    "job-cancelled": lambda d: f"by {d['by']}" + (f": {d['reason']}" if d["reason"] else ""),
     "job-failed": lambda d: d["reason"],
     "data-arrived": lambda d: ", ".join(
         [*(f"{p['name']}: {counted(p['samples'], 'sample')}" for p in d["partitions"]), *["closed"] * d["closed"]]

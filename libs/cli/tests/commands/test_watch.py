@@ -277,6 +277,26 @@ def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
     assert tried.startswith(f"{full.id}: {full.reason}; the next try is at ")
 
 
+@pytest.mark.parametrize(
+    ("stages", "told"),
+    [
+        ((), "a cancelled; no checkpoint of it is stored: the 1,500 samples that it trained are lost"),
+        (("cached",), "a cancelled; no checkpoint of it is stored: the 1,500 samples that it trained are lost"),
+        (
+            ("stored", "failed", "cached"),
+            "a cancelled; its last stored checkpoint, a-1, has 1,000 samples: 500 samples trained since are lost; a job "
+            "goes on from it with checkpoint.restore_from = file:///a-1",
+        ),
+    ],
+)
+def test_cancel_says_what_is_left_of_a_job_and_what_is_lost(stages: tuple[str, ...], told: str) -> None:
+    made = [
+        {"stage": stage, "checkpoint": {"id": f"a-{number}", "samples": 1000, "url": f"file:///a-{number}"}}
+        for number, stage in enumerate(stages, 1)
+    ]
+    assert render.cancelled({"name": "a", "progress": {"samples_done": 1500}, "checkpoints": made}) == told
+
+
 def test_a_finished_job_that_gave_samples_up_is_told_from_one_that_trained_all_wherever_it_is_shown() -> None:
     reason = "column 'price' of part-0003 is missing"
     lost = GivenUp(shard=1, offset=0, epoch=0, start=0, length=1_200_000, reason=reason)

@@ -242,7 +242,7 @@ def test_the_first_submission_of_a_name_is_the_job() -> None:
 
 def test_an_end_is_final() -> None:
     view = fold(submitted(), JobCancelled(job="a", reason="enough"), JobFailed(job="a", reason="late")).jobs["a"]
-    assert (view.status, view.reason, view.ended_at_s) == ("cancelled", "enough", 2.0)
+    assert (view.status, view.reason, view.ended_at_s) == ("cancelled", "cancelled by anonymous: enough", 2.0)
 
 
 def test_past_jobs_are_history_and_not_jobs() -> None:

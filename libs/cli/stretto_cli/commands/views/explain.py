@@ -16,7 +16,7 @@ from stretto_messages.base import counted
 from ...command import command
 from ...errors import BadInput
 from ...options import GatewayOptions, JobArgument, console, print_json
-from ...render import Json, head, is_whole, table
+from ...render import Json, head, is_whole, table, why
 
 REFUSALS_SHOWN = 5
 CANDIDATES_SHOWN = 12
@@ -77,7 +77,7 @@ def decisions(view: Json, chosen: list[Json], derivation: bool = True) -> Render
     parts += [Text(data_workers(each)) for each in (view.get("feeding") or {}).get("decisions", ())]
     parts += [Text(loss(each), style="yellow") for each in view["losses"]]
     if view["reason"] and view["status"] != "waiting":  # a job that waits was refused, which is told above
-        parts.append(Text(f"{view['status']}: {view['reason']}", style="dim" if is_whole(view) else "red"))
+        parts.append(Text(why(view), style="dim" if is_whole(view) else "red"))
     if not chosen:
         parts.append(Text("nothing was decided yet", style="dim"))
     return Group(*parts)

@@ -47,7 +47,7 @@ class JobFold(Fold):
 
     @fold.register
     def _(self, message: JobCancelled) -> None:
-        self._end("cancelled", message.reason or f"by {message.by}")
+        self._end("cancelled", f"cancelled by {message.by}" + (f": {message.reason}" if message.reason else ""))
 
     @fold.register
     def _(self, message: JobFailed) -> None:
