@@ -237,7 +237,9 @@ _GISTS: dict[str, Any] = {
         f"plan v{d['plan_version']} {figures.rate(d['throughput'])}, step {figures.seconds(d['step_time_s'])}"
     ),
     "model-fitted": lambda d: f"{d['form']}, RMSLE {d['rmsle']:.3f}, {counted(d['configurations'], 'configuration')}",
-    "history-matched": lambda d: ", ".join(f"{m['job']} {m['similarity']:.2f}" for m in d["matches"]),
+    "history-matched": lambda d: (
+        ", ".join(f"{m['job']} {m['similarity']:.2f}" for m in d["matches"]) or "no past job is like it"
+    ),
     "history-recorded": lambda d: f"{figures.short_plan(d['plan'])}, {figures.rate(d['throughput'])}",
     "plan-proposed": lambda d: f"{d['kind']}: {figures.short_plan(d['plan'])}; {_first(d['reasons'])}",
     "candidates-computed": lambda d: f"{len(d['candidates'])} of {d['plans_considered']} by {d['algorithm']}",

@@ -16,7 +16,7 @@ from stretto_cli.commands.views import explain, watch
 from stretto_client import figures
 from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.read_model.summaries import as_of, summary
-from stretto_messages.actuator import PodPending, PodStarted
+from stretto_messages.actuator import PodExited, PodPending, PodStarted
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import Message, example_of
 from stretto_messages.books import CompletedBooks, GivenUp
@@ -257,13 +257,19 @@ def test_the_users_metrics_are_told_apart_from_those_of_all_jobs(metrics: list[t
     assert render.books({"books": {**BOOKS, "evaluation": evaluation}})[-1] == named
 
 
-def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
+def test_a_start_that_fails_and_a_result_that_is_not_stored_are_told_wherever_the_job_is() -> None:
     full = CheckpointFailed(job="a", id="a-000002-final", reason="not stored: No space left on device")
     told_by = "final checkpoint not stored: No space left on device; mend the store"
     soon_by = "final checkpoint is not stored: No space left on device; mend the store before the next try, at"
     finishing = (completed("a", 2000), replace(full, next_try_at_s=1_794_998_600.0))
-    for ends, by in (((full, finished("a")), told_by), (finishing, soon_by)):
-        projection = projected(*messages(2), *ends)
+    folder = "gets no folder of its own: [Errno 30] Read-only file system"
+    exited = PodExited(job="a", pod="ps-5", role="ps", reason="failed", exit_code=126, detail=f"a/ps-5 {folder}")
+    for told, by in (
+        ((*messages(2), full, finished("a")), told_by),
+        ((*messages(2), *finishing), soon_by),
+        ((*messages(2)[:2], exited), f"ps-5 failed: a/ps-5 {folder}"),
+    ):
+        projection = projected(*told)
         found = document(projection.jobs["a"])
         listed = [adapter_of(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
         for made in (
@@ -274,6 +280,7 @@ def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
         ):
             assert by in " ".join(" ".join(line.strip("│ ") for line in shown(made, 80)).split())
     tried = render.gist("checkpoint-failed", {"id": full.id, "reason": full.reason, "next_try_at_s": 1_794_998_600.0})
+    assert render.gist("history-matched", {"matches": []}) == "no past job is like it"
     assert tried.startswith(f"{full.id}: {full.reason}; the next try is at ")
 
 
