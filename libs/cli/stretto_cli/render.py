@@ -40,6 +40,13 @@ def table(*columns: str, right: tuple[str, ...] = (), wrapped: str = "") -> Tabl
     return made
 
 
+def unreadable(found: Json) -> str:
+    """Say that stored events of a job cannot be read, so that what is told of it is incomplete; empty: all can be."""
+    if not (lost := found.get("unreadable")):
+        return ""
+    return f"{counted(lost, 'stored event')} of {found['name']} cannot be read: what is told of it is incomplete"
+
+
 def head(view: Json) -> str:
     """Return a job's name, state and plan in one line."""
     decided = f"v{view['plan_version']}: {figures.plan(view['plan'])}" if view["plan"] else "no plan yet"
@@ -76,6 +83,8 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
             figures.money(job.get("cost_so_far")),
             *([figures.size(job.get("stored_bytes"))] if stored else []),
         )
+        if lost := unreadable(job):
+            remarks.append(Text(lost, style="red"))
         if since_s is not None:
             remarks.append(Text(f"{job['name']}: no sample since {figures.clock(since_s)}", style="red"))
         elif job["reason"]:
@@ -147,8 +156,8 @@ def cancelled(view: Json) -> str:
     last = stored[-1]
     lost = f"{counted(max(0, done - last['samples']), 'sample')} trained since are lost"
     return (
-        f"{view['name']} cancelled; its last stored checkpoint, {last['id']}, has {counted(last['samples'], 'sample')}: "
-        f"{lost}; a job goes on from it with checkpoint.restore_from = {last['url']}"
+        f"{view['name']} cancelled; its last stored checkpoint, {last['id']}, has "
+        f"{counted(last['samples'], 'sample')}: {lost}; a job goes on from it with checkpoint.restore_from = {last['url']}"
     )
 
 

@@ -284,6 +284,18 @@ def test_a_start_that_fails_and_a_result_that_is_not_stored_are_told_wherever_th
     assert tried.startswith(f"{full.id}: {full.reason}; the next try is at ")
 
 
+def test_a_job_whose_stored_events_cannot_be_read_says_that_it_is_incomplete() -> None:
+    """Method: the event that decided its only plan is gone, so that its view has none."""
+    broken = replace(projected(messages(2)[0], finished("a")).jobs["a"], unreadable=1)
+    listed = [adapter_of(JobSummary).dump_python(summary(broken, 5.0), mode="json")]
+    found = document(broken)
+    for made in (watch.dashboard(found, 100, 40), explain.decisions(found, []), render.jobs(listed, 80)):
+        told = " ".join(shown(made, 100))
+        assert "1 stored event of a cannot be read: what is told of it is incomplete" in told
+        assert "nothing was decided" not in told
+    assert render.unreadable({"name": "a"}) == "", "by an older gateway"
+
+
 @pytest.mark.parametrize(
     ("stages", "told"),
     [
@@ -291,8 +303,8 @@ def test_a_start_that_fails_and_a_result_that_is_not_stored_are_told_wherever_th
         (("cached",), "a cancelled; no checkpoint of it is stored: the 1,500 samples that it trained are lost"),
         (
             ("stored", "failed", "cached"),
-            "a cancelled; its last stored checkpoint, a-1, has 1,000 samples: 500 samples trained since are lost; a job "
-            "goes on from it with checkpoint.restore_from = file:///a-1",
+            "a cancelled; its last stored checkpoint, a-1, has 1,000 samples: 500 samples trained since are lost; a "
+            "job goes on from it with checkpoint.restore_from = file:///a-1",
         ),
     ],
 )

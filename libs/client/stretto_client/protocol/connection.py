@@ -29,7 +29,7 @@ def below(*parts: str) -> str:
     for part in parts:
         if not re.fullmatch(JOB_PATTERN, part):
             remedy = "names of jobs and pods are lower-case letters, digits and hyphens, at most 63"
-            raise Unusable(f"{ascii(part)} is no name; {remedy}")
+            raise Unusable(f"{part!a} is no name; {remedy}")
     return "".join(f"/{part}" for part in parts)
 
 

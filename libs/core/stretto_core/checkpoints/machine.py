@@ -70,7 +70,7 @@ class CheckpointMachine:
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of version 1, which told no bytes of all that is stored, or 2, which hid a final one's tries."""
+        """Continue a state of version 1, which told no bytes of all that is stored, or 2, which hid tries."""
         return state
 
     @property

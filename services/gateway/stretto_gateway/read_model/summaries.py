@@ -70,6 +70,7 @@ def summary(view: JobView, now_s: float) -> JobSummary:
         cost_so_far=view.cost.so_far,
         mean_samples_per_s=view.progress.mean_samples_per_s,
         quality=view.quality,
+        unreadable=view.unreadable,
     )
 
 

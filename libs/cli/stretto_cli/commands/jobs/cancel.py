@@ -17,7 +17,7 @@ def cancel(
     job: JobArgument,
     reason: Annotated[str, typer.Option(help="Reason for cancelling; stored with the event.")] = "",
 ) -> None:
-    """End a job for good. What it has trained since its last stored checkpoint is lost: `stretto checkpoint` takes one."""
+    """End a job for good. What it trained after its last stored checkpoint is lost: `stretto checkpoint` takes one."""
     with options.connect() as gateway:
         done = gateway.cancel(job, reason)
         view = gateway.job(job)

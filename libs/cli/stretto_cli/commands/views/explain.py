@@ -16,7 +16,7 @@ from stretto_messages.base import counted
 from ...command import command
 from ...errors import BadInput
 from ...options import GatewayOptions, JobArgument, console, print_json
-from ...render import Json, head, is_whole, table, why
+from ...render import Json, head, is_whole, table, unreadable, why
 
 REFUSALS_SHOWN = 5
 CANDIDATES_SHOWN = 12
@@ -52,7 +52,8 @@ def explain(
         known = ", ".join(str(d["version"]) for d in view["decisions"][-VERSIONS_NAMED:]) or "none yet"
         raise BadInput(f"--decision {version}: {job} has no such decision; its decisions are {known}")
     if options.is_json:
-        print_json({"job": job, "decisions": chosen, "refusals": view["refusals"], "data_workers": view.get("feeding")})
+        told = {"job": job, "decisions": chosen, "refusals": view["refusals"], "data_workers": view.get("feeding")}
+        print_json({**told, "unreadable": view.get("unreadable", 0)})
         return
     console.print(decisions(view, chosen, derivation))
 
@@ -63,6 +64,7 @@ def decisions(view: Json, chosen: list[Json], derivation: bool = True) -> Render
     derivation: with how each plan was computed.
     """
     parts: list[RenderableType] = [head(view), Text(f"cost  {figures.cost(view.get('cost'))}")]
+    parts += [Text(lost, style="red")] if (lost := unreadable(view)) else []
     parts += [_decision(decision, derivation) for decision in chosen]
     if chosen and not derivation:
         parts.append(Text(f"stretto explain {view['name']} --derivation shows how it was computed", style="dim"))
@@ -78,7 +80,7 @@ def decisions(view: Json, chosen: list[Json], derivation: bool = True) -> Render
     parts += [Text(loss(each), style="yellow") for each in view["losses"]]
     if view["reason"] and view["status"] != "waiting":  # a job that waits was refused, which is told above
         parts.append(Text(why(view), style="dim" if is_whole(view) else "red"))
-    if not chosen:
+    if not chosen and not lost:
         parts.append(Text("nothing was decided yet", style="dim"))
     return Group(*parts)
 
