@@ -157,7 +157,8 @@ def cancelled(view: Json) -> str:
     lost = f"{counted(max(0, done - last['samples']), 'sample')} trained since are lost"
     return (
         f"{view['name']} cancelled; its last stored checkpoint, {last['id']}, has "
-        f"{counted(last['samples'], 'sample')}: {lost}; a job goes on from it with checkpoint.restore_from = {last['url']}"
+        f"{counted(last['samples'], 'sample')}: {lost}; a job goes on from it with "
+        f"checkpoint.restore_from = {last['url']}"
     )
 
 
