@@ -80,6 +80,8 @@ export interface CheckpointFailed {
   job: string;
   id: string;
   reason: string;
+  /** Earliest time of the next try at the final checkpoint of a trained job. None: it is not tried again. */
+  next_try_at_s?: number | null;
 }
 
 /** A checkpoint is complete in the persistent store. ``best``: it was taken after the best evaluation so far, and is kept until there is a better one. */

@@ -56,7 +56,11 @@ class Damage:
 
     @property
     def _subjects(self) -> list[str]:
-        return [f"{subject}{_job(subject)}" for subject in self.subjects]
+        return [subject + (f" (job {job})" if (job := _job(subject)) else "") for subject in self.subjects]
+
+    def of_job(self, job: str) -> int:
+        """Return the number of messages of a job that are known to be lost."""
+        return sum(number for subject, number in self.subjects.items() if _job(subject) == job)
 
     @property
     def place(self) -> str:
@@ -238,11 +242,11 @@ def _spans(sequences: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def _job(subject: str) -> str:
-    """Return the words for the job that a stored subject names, if it does."""
+    """Return the job that a stored subject names; empty: it names none."""
     tokens = subject.removeprefix(STATE_PREFIX).split(".")
     if tokens[1:2] in (["evt"], ["tel"]):
-        return f" (job {tokens[-1]})"
-    return f" (job {tokens[3]})" if tokens[0] == "snap" and len(tokens) > 3 and tokens[3] != "_" else ""
+        return tokens[-1]
+    return tokens[3] if tokens[0] == "snap" and len(tokens) > 3 and tokens[3] != "_" else ""
 
 
 def _some(what: str, names: Sequence[str], others: int = 0) -> str:

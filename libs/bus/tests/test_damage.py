@@ -73,6 +73,7 @@ async def test_damage_is_named_by_stream_sequence_subject_and_job(
         seen = await find_damage(client.bus, stream)
         assert (seen and (seen.spans, seen.subjects)) == (found and (found.spans, found.subjects))
         assert said in str(seen)
+        assert seen is None or (seen.of_job("b"), seen.of_job("a")) == (len(seen.subjects), 0)
         assert seen is None or "job b" not in seen.place, "for those who may not know of jobs"
     finally:
         await client.close()

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
-from stretto_client import places
+from stretto_client import figures, places
 from stretto_client.documents import Documents
 from stretto_client.places import DEFAULT_FOLDER as DEFAULT_FOLDER
 
@@ -70,7 +70,9 @@ def quantity(kind: Literal["bytes", "cores", "seconds"], least: float, most: flo
         except ValueError as error:
             raise typer.BadParameter(f"{text}: {error}") from error
         if not least <= value <= most:
-            raise typer.BadParameter(f"{text}: at least {least:g} and at most {most:g} {kind}")
+            is_size = kind == "bytes"
+            low, high = (figures.size(each) if is_size else f"{each:,}" for each in (least, most))
+            raise typer.BadParameter(f"{text}: at least {low} and at most {high}" + ("" if is_size else f" {kind}"))
         return value
 
     return parse

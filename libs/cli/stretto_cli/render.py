@@ -40,6 +40,13 @@ def table(*columns: str, right: tuple[str, ...] = (), wrapped: str = "") -> Tabl
     return made
 
 
+def unreadable(found: Json) -> str:
+    """Say that stored events of a job cannot be read, so that what is told of it is incomplete; empty: all can be."""
+    if not (lost := found.get("unreadable")):
+        return ""
+    return f"{counted(lost, 'stored event')} of {found['name']} cannot be read: what is told of it is incomplete"
+
+
 def head(view: Json) -> str:
     """Return a job's name, state and plan in one line."""
     decided = f"v{view['plan_version']}: {figures.plan(view['plan'])}" if view["plan"] else "no plan yet"
@@ -76,10 +83,13 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
             figures.money(job.get("cost_so_far")),
             *([figures.size(job.get("stored_bytes"))] if stored else []),
         )
+        if lost := unreadable(job):
+            remarks.append(Text(lost, style="red"))
         if since_s is not None:
             remarks.append(Text(f"{job['name']}: no sample since {figures.clock(since_s)}", style="red"))
         elif job["reason"]:
-            remarks.append(Text(f"{job['name']}: {job['reason']}", style="dim" if job["complete"] else "red"))
+            harmless = job["complete"] and job["status"] != "finishing"  # its final checkpoint is not stored
+            remarks.append(Text(f"{job['name']}: {job['reason']}", style="dim" if harmless else "red"))
     return Group(made, *_stored_by_team(found, bool(teamed)), *remarks[-REMARKS_SHOWN:])
 
 
@@ -112,7 +122,7 @@ def stalled(since_s: float | None) -> str:
 
 def job_summary(view: Json) -> RenderableType:
     """Return a job's state, reason and books in a few lines."""
-    lines = [f"{view['name']}  {state(view)}  {escape(view['reason'])}"]
+    lines = [f"{view['name']}  {state(view)}  {escape(view['reason'].removeprefix('cancelled '))}"]
     return "\n".join(lines + books(view))
 
 
@@ -125,8 +135,31 @@ def fault_of(view: Json) -> str:
     """Return what is wrong with the end of a job; empty if its result is whole."""
     if is_whole(view):
         return ""
-    but = ", but" if view["status"] == "finished" else ":"
-    return f"{view['name']} {view['status']}{but} {view['reason']}"
+    if view["status"] == "finished":
+        return f"{view['name']} finished, but {view['reason']}"
+    return f"{view['name']} {why(view)}"
+
+
+def why(view: Json) -> str:
+    """Return a job's state with its reason, which begins with the state if it says who cancelled the job."""
+    status, reason = view["status"], view["reason"]
+    return reason if reason.startswith(status) else f"{status}: {reason}"
+
+
+def cancelled(view: Json) -> str:
+    """Say which checkpoint is left of a cancelled job, and how many samples were trained since and are lost."""
+    done = view["progress"]["samples_done"]
+    stored = [each["checkpoint"] for each in view["checkpoints"] if each["stage"] in ("stored", "restored")]
+    if not stored:
+        lost = f"the {counted(done, 'sample')} that it trained are lost" if done else "it had trained nothing"
+        return f"{view['name']} cancelled; no checkpoint of it is stored: {lost}"
+    last = stored[-1]
+    lost = f"{counted(max(0, done - last['samples']), 'sample')} trained since are lost"
+    return (
+        f"{view['name']} cancelled; its last stored checkpoint, {last['id']}, has "
+        f"{counted(last['samples'], 'sample')}: {lost}; a job goes on from it with "
+        f"checkpoint.restore_from = {last['url']}"
+    )
 
 
 def books(view: Json) -> list[str]:
@@ -198,7 +231,7 @@ def _last_line(detail: str) -> str:
 
 _GISTS: dict[str, Any] = {
     "job-submitted": lambda d: f"{d['spec']['model']['entry']}, {counted(d['spec']['dataset']['samples'], 'sample')}",
-    "job-cancelled": lambda d: d["reason"],
+    "job-cancelled": lambda d: f"by {d['by']}" + (f": {d['reason']}" if d["reason"] else ""),
     "job-failed": lambda d: d["reason"],
     "data-arrived": lambda d: ", ".join(
         [*(f"{p['name']}: {counted(p['samples'], 'sample')}" for p in d["partitions"]), *["closed"] * d["closed"]]
@@ -214,7 +247,9 @@ _GISTS: dict[str, Any] = {
         f"plan v{d['plan_version']} {figures.rate(d['throughput'])}, step {figures.seconds(d['step_time_s'])}"
     ),
     "model-fitted": lambda d: f"{d['form']}, RMSLE {d['rmsle']:.3f}, {counted(d['configurations'], 'configuration')}",
-    "history-matched": lambda d: ", ".join(f"{m['job']} {m['similarity']:.2f}" for m in d["matches"]),
+    "history-matched": lambda d: (
+        ", ".join(f"{m['job']} {m['similarity']:.2f}" for m in d["matches"]) or "no past job is like it"
+    ),
     "history-recorded": lambda d: f"{figures.short_plan(d['plan'])}, {figures.rate(d['throughput'])}",
     "plan-proposed": lambda d: f"{d['kind']}: {figures.short_plan(d['plan'])}; {_first(d['reasons'])}",
     "candidates-computed": lambda d: f"{len(d['candidates'])} of {d['plans_considered']} by {d['algorithm']}",
@@ -258,7 +293,8 @@ _GISTS: dict[str, Any] = {
     "shard-requeued": lambda d: f"{d['shard']['id']} of {d['pod']}: {d['reason']}",
     "shard-abandoned": lambda d: f"{d['shard']['id']}: {d['reason']}",
     "checkpoint-saved": lambda d: (
-        f"{d['checkpoint']['id']} {figures.size(d['checkpoint']['size_bytes'])}, pause {figures.seconds(d['pause_s'])}"
+        f"{d['checkpoint']['id']} {figures.size(d['checkpoint']['size_bytes'])} in memory, not stored yet; "
+        f"pause {figures.seconds(d['pause_s'])}"
     ),
     "checkpoint-flushed": lambda d: f"{d['checkpoint']['id']} → {d['checkpoint']['url']}",
     "checkpoint-restored": lambda d: f"{d['checkpoint']['id']} on {counted(d['ps'], 'parameter server')}",
@@ -271,6 +307,9 @@ _GISTS: dict[str, Any] = {
         if d["granted"]
         else f"not possible: {d['reason']}"
     ),
-    "checkpoint-failed": lambda d: f"{d['id']}: {d['reason']}",
+    "checkpoint-failed": lambda d: (
+        f"{d['id']}: {d['reason']}"
+        + (f"; the next try is at {figures.clock(d['next_try_at_s'])}" if d.get("next_try_at_s") else "")
+    ),
     "oom-forecast": lambda d: f"{d['action']}: {d['reason']}",
 }

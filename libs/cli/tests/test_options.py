@@ -26,6 +26,12 @@ from typer.testing import CliRunner
         (["submt"], 2, "submit"),
         (["logs", "worker-99"], 2, "worker-99"),
         (["jobs", "--url", "http://127.0.0.1:1"], 1, "stretto up"),
+        (["explain", "../../etc"], 2, "'../../etc' is no name; names of jobs and pods are lower-case letters"),
+        (["explain", ".."], 2, "'..' is no name"),
+        (["events", "--job", "a/../b"], 2, "'a/../b' is no name"),
+        (["scale", "a?b#c", "--workers", "2"], 2, "'a?b#c' is no name"),
+        (["up", "--memory", "1"], 2, "1: at least 1 MiB and at most 1 EiB"),
+        (["up", "--cpu-cores", "0"], 2, "0: at least 0.1 and at most 1,000,000 cores"),
     ],
 )
 def test_with_json_errors_are_documents_too(

@@ -231,7 +231,7 @@ class AsyncJob(JobFacts):
         return await _asked(self._driver, DataAnswer, operations.add_data(self.name, change))
 
     async def cancel(self, reason: str = "") -> JobSummary:
-        """End the job. May be repeated."""
+        """End the job for good; may be repeated. What it trained after its last stored checkpoint is lost."""
         return await _asked(self._driver, JobSummary, operations.cancel(self.name, reason))
 
     async def audit(self) -> JobAudit:

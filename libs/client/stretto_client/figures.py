@@ -16,8 +16,8 @@ def size(value: float | None) -> str:
     if value is None:
         return "–"
     amount = float(value)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if abs(amount) < 1024 or unit == "TiB":
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        if abs(amount) < 1024 or unit == "EiB":
             return f"{amount:.0f} {unit}" if unit in ("B", "KiB") or amount >= 100 else f"{_one(amount)} {unit}"
         amount /= 1024
     raise AssertionError

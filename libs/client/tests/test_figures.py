@@ -16,7 +16,7 @@ from stretto_client import figures
         (1023, "1023 B"),
         (900 * 2**20, "900 MiB"),
         (1.5 * 2**30, "1.5 GiB"),
-        (2**50, "1024 TiB"),
+        (2**50, "1 PiB"),
     ],
 )
 def test_sizes(value: float | None, shown: str) -> None:

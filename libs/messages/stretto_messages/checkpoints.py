@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge, MaxLen
 
-from stretto_messages.base import Bytes, Count, Message, Name, RequestId, Seconds, Text, example
+from stretto_messages.base import Bytes, Count, EpochSeconds, Message, Name, RequestId, Seconds, Text, example
 from stretto_messages.scenario import CHECKPOINT, JOB
 from stretto_messages.values import CheckpointRef
 
@@ -89,6 +89,8 @@ class CheckpointFailed(Message):
 
     id: Name
     reason: Text
+    next_try_at_s: EpochSeconds | None = None
+    """Earliest time of the next try at the final checkpoint of a trained job. None: it is not tried again."""
 
 
 example(CheckpointFailed(job=JOB, id="ctr-ranking-42-000004", reason="the store is full: 0 bytes free"))

@@ -32,7 +32,7 @@ class Gateway:
         self.follower = Follower(bus, settings.ended_bytes, clock)
         self.fullness = Fullness(bus, settings.stream_look_s)
         self.soundness = Soundness(bus, lambda: self.follower.ready)
-        self.views = JobViews(self.follower, bus, Past(bus), clock)
+        self.views = JobViews(self.follower, bus, Past(bus), clock, self.soundness.damages)
         self._team_bytes = TeamBytes(settings.team_bytes_per_day, self.follower.projection.jobs, clock)
         self.submissions = Submissions(settings, self.follower, self.views, self._team_bytes, self.fullness.shares, bus)
         self.changes = Changes(self.follower, self.views, self._team_bytes, bus, bus, settings.call_timeout_s)

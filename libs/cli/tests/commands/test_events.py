@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from installed_gateway import PLAN, Installed, decided, write_spec
+from stretto_cli import render
 from stretto_messages.actuator import JobFailed
 
 
-def test_events_are_one_json_line_each_and_can_be_resumed(installed: Installed, tmp_path: Path) -> None:
+def test_events_are_one_json_line_each_and_can_be_resumed(
+    installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, file = write_spec(tmp_path)
     installed.stretto("submit", file)
     installed.publish(decided(name, 1, PLAN, None), JobFailed(job=name, reason="over"))
@@ -21,6 +25,10 @@ def test_events_are_one_json_line_each_and_can_be_resumed(installed: Installed, 
     people = installed.stretto("events", "--job", name, "-e", "job-failed").stdout
     assert "job-failed" in people
     assert "plan-decided" not in people
+    monkeypatch.setattr(render, "unreadable", lambda found: f"1 stored event of {found['name']} cannot be read")
+    damaged = installed.stretto("events", "--job", name, "-o", "json")
+    assert f"1 stored event of {name} cannot be read" in damaged.stderr
+    assert [json.loads(line) for line in damaged.stdout.splitlines()] == lines
 
 
 def test_an_event_that_does_not_exist_is_refused_with_the_nearest(installed: Installed) -> None:

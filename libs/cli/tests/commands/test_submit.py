@@ -63,7 +63,10 @@ def test_a_job_from_submission_to_cancellation(installed: Installed, tmp_path: P
     followed = installed.stretto("submit", file, "--follow", "-o", "json")
     assert followed.exit_code == 1
     assert json.loads(followed.stdout)["status"] == "cancelled"
-    assert "enough" in followed.stderr
+    assert f"{name} cancelled by admin: enough" in followed.stderr
+    assert f"{name}: cancelled by admin: enough" in installed.stretto("jobs").stdout
+    again = installed.stretto("cancel", name)
+    assert f"{name} cancelled; no checkpoint of it is stored: it had trained nothing" in again.stdout
 
 
 def test_following_a_job_whose_result_was_not_stored_fails_with_reason_and_remedy(

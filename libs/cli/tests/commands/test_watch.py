@@ -16,7 +16,7 @@ from stretto_cli.commands.views import explain, watch
 from stretto_client import figures
 from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.read_model.summaries import as_of, summary
-from stretto_messages.actuator import PodPending, PodStarted
+from stretto_messages.actuator import PodExited, PodPending, PodStarted
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import Message, example_of
 from stretto_messages.books import CompletedBooks, GivenUp
@@ -257,19 +257,63 @@ def test_the_users_metrics_are_told_apart_from_those_of_all_jobs(metrics: list[t
     assert render.books({"books": {**BOOKS, "evaluation": evaluation}})[-1] == named
 
 
-def test_a_result_that_was_not_stored_is_told_wherever_the_end_is() -> None:
+def test_a_start_that_fails_and_a_result_that_is_not_stored_are_told_wherever_the_job_is() -> None:
     full = CheckpointFailed(job="a", id="a-000002-final", reason="not stored: No space left on device")
-    projection = projected(*messages(2), full, finished("a"))
-    found = document(projection.jobs["a"])
-    listed = [adapter_of(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
-    for made in (
-        watch.dashboard(found, 80, 40),
-        explain.decisions(found, found["decisions"]),
-        render.jobs(listed, 80),
-        render.job_summary(found),
+    told_by = "final checkpoint not stored: No space left on device; mend the store"
+    soon_by = "final checkpoint is not stored: No space left on device; mend the store before the next try, at"
+    finishing = (completed("a", 2000), replace(full, next_try_at_s=1_794_998_600.0))
+    folder = "gets no folder of its own: [Errno 30] Read-only file system"
+    exited = PodExited(job="a", pod="ps-5", role="ps", reason="failed", exit_code=126, detail=f"a/ps-5 {folder}")
+    for told, by in (
+        ((*messages(2), full, finished("a")), told_by),
+        ((*messages(2), *finishing), soon_by),
+        ((*messages(2)[:2], exited), f"ps-5 failed: a/ps-5 {folder}"),
     ):
-        told = " ".join(" ".join(line.strip("│ ") for line in shown(made, 80)).split())
-        assert "final checkpoint not stored: No space left on device; mend the store" in told
+        projection = projected(*told)
+        found = document(projection.jobs["a"])
+        listed = [adapter_of(JobSummary).dump_python(summary(projection.jobs["a"], 5.0), mode="json")]
+        for made in (
+            watch.dashboard(found, 80, 40),
+            explain.decisions(found, found["decisions"]),
+            render.jobs(listed, 80),
+            render.job_summary(found),
+        ):
+            assert by in " ".join(" ".join(line.strip("│ ") for line in shown(made, 80)).split())
+    tried = render.gist("checkpoint-failed", {"id": full.id, "reason": full.reason, "next_try_at_s": 1_794_998_600.0})
+    assert render.gist("history-matched", {"matches": []}) == "no past job is like it"
+    assert tried.startswith(f"{full.id}: {full.reason}; the next try is at ")
+
+
+def test_a_job_whose_stored_events_cannot_be_read_says_that_it_is_incomplete() -> None:
+    """Method: the event that decided its only plan is gone, so that its view has none."""
+    broken = replace(projected(messages(2)[0], finished("a")).jobs["a"], unreadable=1)
+    listed = [adapter_of(JobSummary).dump_python(summary(broken, 5.0), mode="json")]
+    found = document(broken)
+    for made in (watch.dashboard(found, 100, 40), explain.decisions(found, []), render.jobs(listed, 80)):
+        told = " ".join(shown(made, 100))
+        assert "1 stored event of a cannot be read: what is told of it is incomplete" in told
+        assert "nothing was decided" not in told
+    assert render.unreadable({"name": "a"}) == "", "by an older gateway"
+
+
+@pytest.mark.parametrize(
+    ("stages", "told"),
+    [
+        ((), "a cancelled; no checkpoint of it is stored: the 1,500 samples that it trained are lost"),
+        (("cached",), "a cancelled; no checkpoint of it is stored: the 1,500 samples that it trained are lost"),
+        (
+            ("stored", "failed", "cached"),
+            "a cancelled; its last stored checkpoint, a-1, has 1,000 samples: 500 samples trained since are lost; a "
+            "job goes on from it with checkpoint.restore_from = file:///a-1",
+        ),
+    ],
+)
+def test_cancel_says_what_is_left_of_a_job_and_what_is_lost(stages: tuple[str, ...], told: str) -> None:
+    made = [
+        {"stage": stage, "checkpoint": {"id": f"a-{number}", "samples": 1000, "url": f"file:///a-{number}"}}
+        for number, stage in enumerate(stages, 1)
+    ]
+    assert render.cancelled({"name": "a", "progress": {"samples_done": 1500}, "checkpoints": made}) == told
 
 
 def test_a_finished_job_that_gave_samples_up_is_told_from_one_that_trained_all_wherever_it_is_shown() -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
-from urllib.parse import quote
+
+from stretto_messages.base import JOB_PATTERN
+
+from ..errors import Unusable
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +25,12 @@ class GatewayRequest:
 
 
 def below(*parts: str) -> str:
-    """Return the path that has these parts; a part with a slash or question mark in it stays one."""
-    return "".join(f"/{quote(part, safe='')}" for part in parts)
+    """Return the path that has these parts. Raises Unusable for a part that is no name: it could lead elsewhere."""
+    for part in parts:
+        if not re.fullmatch(JOB_PATTERN, part):
+            remedy = "names of jobs and pods are lower-case letters, digits and hyphens, at most 63"
+            raise Unusable(f"{part!a} is no name; {remedy}")
+    return "".join(f"/{part}" for part in parts)
 
 
 def unless_unchanged(tag: str) -> Mapping[str, str]:

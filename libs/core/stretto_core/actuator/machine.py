@@ -232,6 +232,8 @@ class ActuatorMachine:
 
     def _checkpoint_failed(self, event: CheckpointFailed, now: float) -> Facts:
         state = self.state
+        if event.next_try_at_s is not None:
+            return []
         if is_final(event.id) and state.phase == "completing":
             state.final_checkpoint_due = False  # its failure is published; the counts do not wait for it
             state.final_checkpoint_failure = event.reason

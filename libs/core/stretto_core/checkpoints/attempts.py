@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stretto_messages.base import Message
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed, CheckpointSaved
 from stretto_messages.dispatcher import EvaluationMeasured, JobCompleted
@@ -128,15 +130,19 @@ def failed(state: CheckpointState, name: str, reason: str) -> CheckpointFailed:
     return CheckpointFailed(job=state.job, id=name, reason=reason)
 
 
-def retry_final(state: CheckpointState, reason: str, now: float) -> bool:
-    """Make a final checkpoint that failed due again after a pause; return False if there were enough attempts."""
+def attempt_failed(state: CheckpointState, attempt: Attempt, reason: str, now: float) -> CheckpointFailed:
+    """Give up an attempt and return its failure; a final one is due again after a pause, unless it had enough tries."""
+    drop(state)
+    told = failed(state, attempt.id, reason)
+    if not attempt.final:
+        return told
     state.final_failures += 1
     state.final_failure = reason
     if state.final_failures >= FINAL_TRIES or state.ended:
-        return False
+        return told
     state.final_due = True
     state.final_not_before_s = now + 2.0**state.final_failures
-    return True
+    return replace(told, next_try_at_s=state.final_not_before_s)
 
 
 def final_given_up(state: CheckpointState) -> list[Message]:

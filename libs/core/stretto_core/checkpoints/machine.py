@@ -63,14 +63,14 @@ Facts = list[Message]
 class CheckpointMachine:
     """Checkpoints of one job."""
 
-    version = 2
+    version = 3
 
     def __init__(self, state: CheckpointState | None = None) -> None:
         self.state = state if state is not None else CheckpointState()
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of version 1, which did not tell the bytes of all that is stored."""
+        """Continue a state of version 1, which told no bytes of all that is stored, or 2, which hid tries."""
         return state
 
     @property
@@ -264,14 +264,9 @@ class CheckpointMachine:
         return [attempts.flushed(state, attempt, event.took_s)]
 
     def _attempt_failed(self, event: StepFailed, attempt: Attempt, now: float) -> Facts:
-        """Try the last checkpoint again before its failure is published, since the actuator then stops waiting."""
-        state = self.state
-        facts: Facts = []
-        attempts.drop(self.state)
-        if not (attempt.final and attempts.retry_final(state, event.reason, now)):
-            facts = [attempts.failed(state, attempt.id, event.reason)]
+        told = attempts.attempt_failed(self.state, attempt, event.reason, now)
         attempts.begin_if_due(self.state, now)
-        return facts
+        return [told]
 
     def _restore_failed(self, event: StepFailed, restore: Restore) -> Facts:
         """Read the checkpoint again, then fall back to the one before it.

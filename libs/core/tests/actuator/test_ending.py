@@ -48,7 +48,10 @@ def test_each_half_success_has_its_words_its_reason_and_its_place() -> None:
     assert done.books is not None
     why = "the last 3 evaluations were not above the best auc, 0.78 at 640 samples (best.patience = 3)"
     cluster.tell(replace(done, books=replace(done.books, given_up=(lost,)), stopped=why, samples_left=4000))
+    cluster.tell(checkpoint_failed("job-000002-final", "not stored: no room", next_try_at_s=8.0))
+    assert cluster.state.final_checkpoint_due, "it is tried again"
     cluster.tell(checkpoint_failed("job-000003-final", "not stored: no room"))
+    assert not cluster.state.final_checkpoint_due
     found = ended(cluster, failure="worker-0: DataError: row 1003")
     assert [(each.kind, each.words, each.lacking) for each in found] == [
         ("not-stored", "not stored", True),

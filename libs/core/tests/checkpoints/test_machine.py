@@ -331,24 +331,27 @@ def test_checkpoint_that_could_not_be_read_is_read_again_before_it_is_given_up()
     assert not job.told(CheckpointFailed)
 
 
-def test_last_checkpoint_is_tried_again_with_pauses_and_then_its_failure_is_told() -> None:
+def test_last_checkpoint_is_tried_again_with_pauses_and_each_failure_tells_the_next_try() -> None:
     job = served(JobOpened("job", "file:/store/job", final=True))
     job.tell(job_completed())
     urls: list[str] = []
     began_at_s = job.now
     for _ in range(FINAL_TRIES):
-        assert not job.told(CheckpointFailed), "the actuator would wait no more"
         while job.state.attempt is None:
             job.after(1)
         assert job.state.attempt.final
         urls.append(job.state.attempt.url)
         job.tell(step_failed(job.state.attempt.id, "store full"))
         assert job.state.attempt is None, "not at once"
+        failed = job.told(CheckpointFailed)[-1]
+        assert (failed.id, failed.reason) == (urls[-1].split("/")[-2], "store full")
+        again_at_s = job.now + 2 ** len(urls) if len(urls) < FINAL_TRIES else None
+        assert failed.next_try_at_s == again_at_s, "an operator has until then to mend the store"
         assert job.machine.ticking == (len(urls) < FINAL_TRIES)
     assert job.now - began_at_s > 240, "a full disk may be mended within minutes"
     job.after(100)
     assert job.state.attempt is None
-    assert [fact.reason for fact in job.told(CheckpointFailed)] == ["store full"]
+    assert len(job.told(CheckpointFailed)) == FINAL_TRIES
     assert job.state.expired == urls
     assert not job.machine.ticking
 
@@ -361,11 +364,13 @@ def test_a_final_checkpoint_that_the_job_waits_for_no_more_is_told_as_failed(wai
     if waiting == "for the next try":
         job.tell(step_failed(job.state.attempt.id, "store full"))
     job.tell(job_finished())
-    (failed,) = job.told(CheckpointFailed)
+    *tries, failed = job.told(CheckpointFailed)
+    assert len(tries) == (waiting == "for the next try")
     assert is_final(failed.id)
+    assert failed.next_try_at_s is None
     assert failed.reason == ("store full" if waiting == "for the next try" else "the job ended before it was taken")
     job.tell(job_finished())
-    assert len(job.told(CheckpointFailed)) == 1
+    assert job.told(CheckpointFailed) == [*tries, failed]
 
 
 def test_a_final_checkpoint_that_is_stored_or_on_its_way_has_not_failed_when_the_job_ends() -> None:

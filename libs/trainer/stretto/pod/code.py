@@ -81,7 +81,9 @@ def bring(spec: JobSpec, folder: Path, imports_code: bool, tell: Callable[[str],
             tell("fetching the model's code")
             add_code(code_folders(spec.model, spec.model.code, folder / OWN))
     except OSError as error:
-        raise PodError(f"the pod's folder {folder} cannot be filled: {error}; make room there") from error
+        raise PodError(
+            f"the pod's folder {folder} cannot be filled: {error}; make room there, or let the pod write"
+        ) from error
 
 
 def lay_files(spec: JobSpec, folder: Path) -> None:

@@ -60,6 +60,8 @@ class JobSummary(View):
     mean_samples_per_s: float | None = None
     quality: list[MetricValue] = field(default_factory=list[MetricValue])
     """Loss, AUC and own metrics on held-out samples: of the trained model, or the last ones."""
+    unreadable: int = 0
+    """Number of its stored events that cannot be read, so that this summary is incomplete."""
 
 
 @dataclass(slots=True)

@@ -559,6 +559,8 @@ class JobView(View):
     """False: the result of the finished job lacks samples, its parameters or its evaluation."""
     shortfalls: list[Shortfall] = field(default_factory=list[Shortfall])
     """Why a finished job is not just finished."""
+    unreadable: int = 0
+    """Number of its stored events that cannot be read, so that this view is incomplete; `stretto status` names them."""
     plan_version: int = 0
     plan: Plan | None = None
     applied_version: int = 0
@@ -587,7 +589,8 @@ class JobView(View):
     stored_bytes: int | None = None
     """Bytes of its checkpoints that the store keeps; null: not told, since none is stored or by an older version."""
     final_checkpoint_failure: str = ""
-    """Reason why the checkpoint after the last shard was not stored; with it the trained parameters are lost."""
+    """Reason why the checkpoint after the last shard is not stored, by the last try; with it, the trained parameters of
+    a finished job are lost."""
     model: Model | None = None
     fits: list[Fit] = field(default_factory=list[Fit])
     front: Front | None = None

@@ -6,6 +6,7 @@ state (keys, credentials, secrets, other jobs), from changing any file but its j
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -96,7 +97,9 @@ class Boxes:
             writes = _resolved([*others, *shared, *(place for place, is_writable in volumes if is_writable)])
             writes = tuple(dict.fromkeys((*writes, *map(str, stored))))
         except OSError as error:
-            raise BackendError(f"{spec.job}/{spec.pod} gets no folder of its own: {error}; make room there") from error
+            is_full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+            remedy = "make room there" if is_full else "let the installation's user write there"
+            raise BackendError(f"{spec.job}/{spec.pod} gets no folder of its own: {error}; {remedy}") from error
         started_from = (place for place in self._started_from(spec) if place.is_dir())
         reads = [folder, *started_from, *(place for place, is_writable in volumes if not is_writable)]
         return Box(_resolved(barred), _resolved(reads), writes, shown=_resolved([folder.parent]))

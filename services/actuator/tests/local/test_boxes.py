@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import socket
@@ -369,6 +370,27 @@ async def test_a_folder_of_checkpoints_that_another_job_turned_into_a_link_start
         with pytest.raises(BackendError, match="a link"):
             await place.backend.launch(place.spec("", stores=(url,)))
     assert {path.name for path in keys.iterdir()} == {place.secrets[0].name}
+
+
+@pytest.mark.parametrize(
+    ("number", "remedy"),
+    [
+        (errno.ENOSPC, "make room there"),
+        (errno.EDQUOT, "make room there"),
+        (errno.EROFS, "let the installation's user write there"),
+        (errno.EACCES, "let the installation's user write there"),
+    ],
+)
+async def test_a_pod_that_gets_no_folder_names_the_remedy_of_its_cause(
+    place: Place, monkeypatch: pytest.MonkeyPatch, number: int, remedy: str
+) -> None:
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    spec, pod_boxes = place.spec(""), place.boxes()
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(BackendError, match=f"{os.strerror(number)}: .*; {remedy}$"):
+        pod_boxes.box(spec, place.beside, place.beside / "scratch")
 
 
 async def test_a_job_reads_of_a_nested_store_only_the_job_that_it_starts_from(place: Place) -> None:

@@ -19,7 +19,12 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("stretto_gateway_ready", "gauge", (), "1: the view has read the stream up to its end"),
     ("stretto_gateway_last_seq", "gauge", (), "sequence of the last event in the view"),
     ("stretto_gateway_jobs", "gauge", ("status",), "jobs in the view"),
-    ("stretto_gateway_late_checkpoints", "gauge", (), "jobs that train without a checkpoint for too long"),
+    (
+        "stretto_gateway_late_checkpoints",
+        "gauge",
+        (),
+        "jobs that train without a checkpoint for too long, or whose final one fails",
+    ),
     ("stretto_gateway_stopped_jobs", "gauge", (), "training jobs whose workers have all stood still for too long"),
     (
         "stretto_stream_fullness",

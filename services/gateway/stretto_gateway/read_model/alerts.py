@@ -14,6 +14,7 @@ from stretto_wire.rest.views import JobView
 
 from .summaries import checkpoint_is_late
 
+LATE = "it trains without a checkpoint for three times its interval"
 FILLING, FULL = 0.7, 0.9
 """Used shares of a stream above which its two alerts fire."""
 
@@ -54,5 +55,5 @@ def of_jobs(views: Iterable[JobView], now_s: float) -> Iterator[AlertView]:
     """Yield the alerts about jobs."""
     for view in views:
         if checkpoint_is_late(view, now_s):
-            detail = "it trains without a checkpoint for three times its interval"
+            detail = view.reason if view.status == "finishing" else LATE
             yield AlertView(alert="StrettoCheckpointLate", subject=view.name, detail=detail)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 import secrets
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 
+from stretto_bus.damage import Damage
+from stretto_wire.contract.registry import STREAM
 from stretto_wire.rest.parts import Part
 from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import JobView, Status
@@ -27,11 +30,21 @@ NO_TEAM = ""
 
 
 class JobViews:
-    """Views of the jobs of one projection, for those who may read them."""
+    """Views of the jobs of one projection, for those who may read them.
 
-    def __init__(self, follower: Follower, events: EventSource, past: Past, clock: Callable[[], float]) -> None:
+    ``damages``: of streams with messages that cannot be read, by name.
+    """
+
+    def __init__(
+        self,
+        follower: Follower,
+        events: EventSource,
+        past: Past,
+        clock: Callable[[], float],
+        damages: Mapping[str, Damage],
+    ) -> None:
         self._follower, self._projection = follower, follower.projection
-        self._events, self._past, self._clock = events, past, clock
+        self._events, self._past, self._clock, self._damages = events, past, clock, damages
         self._boot = secrets.token_hex(4)
         """Mark of this process in its ETags: every process counts telemetry for itself."""
 
@@ -63,7 +76,14 @@ class JobViews:
 
     def present(self, job: str) -> JobView:
         """Return the view of a job as it is now. Raises as ``view`` does."""
-        return as_of(self.view(job), self._clock())
+        return self._now(self.view(job))
+
+    def _now(self, view: JobView) -> JobView:
+        """Return a view as it is now, with the number of the job's stored events that cannot be read."""
+        damage = self._damages.get(STREAM)
+        lost = damage.of_job(view.name) if damage is not None else 0
+        now = as_of(view, self._clock())
+        return replace(now, unreadable=lost) if lost else now
 
     def check_readable(self, job: str, reads: Reads) -> None:
         """Check that a job may be read. Raises Problem 404, which is the same for an unknown job and a job of another
@@ -90,11 +110,11 @@ class JobViews:
         """Return a page of the jobs that may be read, as they are now. Raises Problem 400 for a wrong cursor."""
         now_s = self._clock()
         found = paging.page(self._projection.readable(reads), query, cursor)
-        return [summary(view, now_s) for view in found.views], found
+        return [summary(self._now(view), now_s) for view in found.views], found
 
     def summary(self, job: str) -> JobSummary:
         """Return the summary of a job as it is now. Raises as ``view`` does."""
-        return summary(self.view(job), self._clock())
+        return summary(self.present(job), self._clock())
 
     def status(self, job: str) -> Status:
         """Return the state of a job; ``submitted`` while the projection lags behind its submission."""
@@ -103,9 +123,9 @@ class JobViews:
 
     def tag(self, job: str, parts: Collection[Part]) -> str:
         """Return the ETag of some parts of a job as it is now. Raises as ``view`` does."""
-        view = self.view(job)
-        stalled = "-stalled" if as_of(view, self._clock()) is not view else ""
-        return self._projection.revisions(job).tag(parts, self._boot, stalled)
+        view, now = self.view(job), self.present(job)
+        as_now = "" if now is view else f"-{now.progress.stalled_since_s}-{now.unreadable}"
+        return self._projection.revisions(job).tag(parts, self._boot, as_now)
 
     async def past_view(self, job: str, at: int, caller: str) -> JobView:
         """Return the view of a job as it was after the event ``at``. Raises Problem, and BusFault."""
@@ -117,7 +137,7 @@ class JobViews:
         return f'"at-{at}-{self._boot}"'
 
     def late_checkpoints(self) -> int:
-        """Return the number of jobs that train without a checkpoint for too long."""
+        """Return the number of jobs that train without a checkpoint for too long, or whose final one fails."""
         now_s = self._clock()
         return sum(checkpoint_is_late(view, now_s) for view in self._projection.jobs.values())
 

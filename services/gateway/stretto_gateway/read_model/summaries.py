@@ -70,11 +70,14 @@ def summary(view: JobView, now_s: float) -> JobSummary:
         cost_so_far=view.cost.so_far,
         mean_samples_per_s=view.progress.mean_samples_per_s,
         quality=view.quality,
+        unreadable=view.unreadable,
     )
 
 
 def checkpoint_is_late(view: JobView, now_s: float) -> bool:
-    """Return whether a job trains without a checkpoint for longer than it should."""
+    """Return whether a job trains without a checkpoint for longer than it should, or its final one fails."""
+    if view.status == "finishing" and view.final_checkpoint_failure:
+        return True
     every_s, started_s = view.spec.checkpoint.every_s, view.started_at_s
     if every_s is None or started_s is None or view.status != "training":
         return False

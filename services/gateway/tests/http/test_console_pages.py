@@ -266,6 +266,7 @@ def test_a_job_is_cancelled_only_by_its_name(chromium: Any, running: Running) ->
     page.get_by_role("button", name="Cancel").click()
     button = page.get_by_role("button", name="Cancel the job")
     assert button.is_disabled()
+    page.get_by_text("What it trained after its last stored checkpoint is lost.").wait_for()
     page.get_by_label("to cancel the job for good").fill(JOB)
     assert button.is_enabled()
 

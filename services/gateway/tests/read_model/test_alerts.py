@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import get_args
+from types import SimpleNamespace
+from typing import Any, cast, get_args
 
 import yaml
 from stretto_bus.damage import Damage
 from stretto_gateway.read_model import alerts
+from stretto_gateway.read_model.job_views import JobViews
 from stretto_gateway.read_model.projection import Projection
 from stretto_wire.contract.registry import PARTITIONS, SERVICES
 from stretto_wire.rest.answers import ServiceView
@@ -55,6 +57,19 @@ def test_a_stream_with_messages_that_cannot_be_read_fires_and_names_jobs_to_thos
     assert (told.alert, told.subject) == ("StrettoStreamDamaged", "STRETTO")
     assert told.detail.endswith("sequence 7; subject 3.evt.v1.gateway.job-submitted.b (job b)")
     assert hidden.detail.endswith("sequence 7")
+
+
+def test_a_job_whose_stored_events_cannot_be_read_says_so_from_the_moment_on_that_it_is_known() -> None:
+    projection, damages = Projection(), dict[str, Damage]()
+    projection.apply(submitted(), 1, 1.0)
+    follower: Any = SimpleNamespace(projection=projection, ready=True)
+    views = JobViews(follower, cast(Any, None), cast(Any, None), lambda: 2.0, damages)
+    sound = views.tag("a", ["head"])
+    assert (views.present("a").unreadable, views.summary("a").unreadable) == (0, 0)
+    subjects = {"3.evt.v1.arbiter.plan-decided.a": 1, "3.evt.v1.planner.plan-proposed.a": 2, "3.evt.v1.x.y.b": 4}
+    damages["STRETTO"] = Damage("STRETTO", ((7, 7),), subjects)
+    assert (views.present("a").unreadable, views.summary("a").unreadable) == (3, 3)
+    assert views.tag("a", ["head"]) != sound, "a client that holds the earlier answer asks again"
 
 
 def test_a_job_that_trains_without_a_checkpoint_fires() -> None:

@@ -12,6 +12,7 @@ import stretto_wire as wire
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
+from stretto_gateway.read_model import alerts
 from stretto_gateway.read_model.folds.fold import record
 from stretto_gateway.read_model.folds.measurements import FITS, HISTORY_POINTS, MEMORY_POINTS_MIN
 from stretto_gateway.read_model.folds.pods import LEASED_KEPT, PODS_KEPT
@@ -241,7 +242,7 @@ def test_the_first_submission_of_a_name_is_the_job() -> None:
 
 def test_an_end_is_final() -> None:
     view = fold(submitted(), JobCancelled(job="a", reason="enough"), JobFailed(job="a", reason="late")).jobs["a"]
-    assert (view.status, view.reason, view.ended_at_s) == ("cancelled", "enough", 2.0)
+    assert (view.status, view.reason, view.ended_at_s) == ("cancelled", "cancelled by anonymous: enough", 2.0)
 
 
 def test_past_jobs_are_history_and_not_jobs() -> None:
@@ -372,6 +373,19 @@ def test_a_final_checkpoint_that_was_not_stored_is_the_reason_of_the_finished_jo
     assert none_before.endswith("submit the job under another name")
     late = fold(submitted(), COMPLETED, FINISHED, full).jobs["a"]
     assert late.reason == none_before, "the job had stopped waiting for it"
+
+
+def test_a_final_checkpoint_that_is_tried_again_stands_beside_finishing_and_fires() -> None:
+    failing = CheckpointFailed(job="a", id="a-2-final", reason="not stored: disk full", next_try_at_s=1_794_998_600.0)
+    view = fold(submitted(), COMPLETED, failing).jobs["a"]
+    told = "its final checkpoint is not stored: disk full; mend the store before the next try, at 10:43:20 UTC"
+    assert (view.status, view.reason, summary(view, 9.0).reason) == ("finishing", told, told)
+    (alert,) = alerts.of_jobs([view], 9.0)
+    assert (alert.alert, alert.subject, alert.detail) == ("StrettoCheckpointLate", "a", told)
+    undone = LedgerReturn(checkpoint="a-1", samples_before=2000, samples_gained=0, samples_undone=1900)
+    for then in (flushed("a-3-final"), COMPLETED, replace(progressed(100), returned=undone)):
+        mended = fold(submitted(), COMPLETED, failing, then).jobs["a"]
+        assert (mended.status, mended.reason, [*alerts.of_jobs([mended], 9.0)]) == ("finishing", "", [])
 
 
 def test_a_final_checkpoint_that_failed_before_a_completion_was_undone_does_not_count() -> None:

@@ -8,6 +8,7 @@ import typer
 
 from ...command import command
 from ...options import GatewayOptions, JobArgument
+from ...render import cancelled
 
 
 @command("Jobs", 'stretto cancel ctr --reason "wrong data"')
@@ -16,7 +17,8 @@ def cancel(
     job: JobArgument,
     reason: Annotated[str, typer.Option(help="Reason for cancelling; stored with the event.")] = "",
 ) -> None:
-    """End a job. Its last checkpoint keeps what it has trained until then."""
+    """End a job for good. What it trained after its last stored checkpoint is lost: `stretto checkpoint` takes one."""
     with options.connect() as gateway:
         done = gateway.cancel(job, reason)
-    options.answer(done, lambda: f"{job} cancelled")
+        view = gateway.job(job)
+    options.answer(done, lambda: cancelled(view))

@@ -11,7 +11,7 @@ from stretto_wire import CHANNELS
 from ... import render
 from ...command import command
 from ...errors import BadInput
-from ...options import GatewayOptions, JobOption, complete_from, print_json
+from ...options import GatewayOptions, JobOption, complaints, complete_from, print_json
 
 EVENT_NAMES = tuple(channel.name for channel in CHANNELS if channel.kind == "evt")
 
@@ -47,6 +47,8 @@ def events(
 ) -> None:
     """Print events in the order in which they were stored. With -o json: one line per event, of every kind."""
     with options.connect() as gateway:
+        if job is not None and (lost := render.unreadable(gateway.job(job))):
+            complaints.print(lost, soft_wrap=True)
         for found in gateway.events(job, after, follow, tuple(event or ())):
             if options.is_json:
                 print_json(found.body, lines=True)

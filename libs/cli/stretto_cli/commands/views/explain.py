@@ -11,13 +11,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 from stretto_client import figures
-from stretto_client.protocol.operations import ENDED_STATES
 from stretto_messages.base import counted
 
 from ...command import command
 from ...errors import BadInput
 from ...options import GatewayOptions, JobArgument, console, print_json
-from ...render import Json, head, is_whole, table
+from ...render import Json, head, is_whole, table, unreadable, why
 
 REFUSALS_SHOWN = 5
 CANDIDATES_SHOWN = 12
@@ -53,7 +52,8 @@ def explain(
         known = ", ".join(str(d["version"]) for d in view["decisions"][-VERSIONS_NAMED:]) or "none yet"
         raise BadInput(f"--decision {version}: {job} has no such decision; its decisions are {known}")
     if options.is_json:
-        print_json({"job": job, "decisions": chosen, "refusals": view["refusals"], "data_workers": view.get("feeding")})
+        told = {"job": job, "decisions": chosen, "refusals": view["refusals"], "data_workers": view.get("feeding")}
+        print_json({**told, "unreadable": view.get("unreadable", 0)})
         return
     console.print(decisions(view, chosen, derivation))
 
@@ -64,6 +64,7 @@ def decisions(view: Json, chosen: list[Json], derivation: bool = True) -> Render
     derivation: with how each plan was computed.
     """
     parts: list[RenderableType] = [head(view), Text(f"cost  {figures.cost(view.get('cost'))}")]
+    parts += [Text(lost, style="red")] if (lost := unreadable(view)) else []
     parts += [_decision(decision, derivation) for decision in chosen]
     if chosen and not derivation:
         parts.append(Text(f"stretto explain {view['name']} --derivation shows how it was computed", style="dim"))
@@ -77,9 +78,9 @@ def decisions(view: Json, chosen: list[Json], derivation: bool = True) -> Render
         )
     parts += [Text(data_workers(each)) for each in (view.get("feeding") or {}).get("decisions", ())]
     parts += [Text(loss(each), style="yellow") for each in view["losses"]]
-    if view["status"] in ENDED_STATES and view["reason"]:
-        parts.append(Text(f"{view['status']}: {view['reason']}", style="dim" if is_whole(view) else "red"))
-    if not chosen:
+    if view["reason"] and view["status"] != "waiting":  # a job that waits was refused, which is told above
+        parts.append(Text(why(view), style="dim" if is_whole(view) else "red"))
+    if not chosen and not lost:
         parts.append(Text("nothing was decided yet", style="dim"))
     return Group(*parts)
 

@@ -20,7 +20,7 @@ from stretto_messages.base import counted
 
 from ...command import command
 from ...options import GatewayOptions, JobArgument, console, print_json, quantity
-from ...render import Json, books, fault_of, measures, quality, stalled, state, table
+from ...render import Json, books, fault_of, measures, quality, stalled, state, table, unreadable
 
 DECISIONS_SHOWN = 3
 EXITED_SHOWN = 2
@@ -84,6 +84,7 @@ def dashboard(view: Json, width: int = 160, rows: int | None = None) -> Renderab
     ended = books(view)
     decisions = _decisions(view, width)
     reason = [Text(f"reason    {view['reason']}")] if view["reason"] else []
+    reason += [Text(f"warning   {lost}")] if (lost := unreadable(view)) else []
     wrapped = sum(1 + len(line) // (width - 12) for line in reason)
     taken = 3 + top.row_count + wrapped + len(ended) + len(decisions)  # borders and the head of the pods
     pods = _pods(view, width, None if rows is None else max(PODS_LEAST, rows - 1 - taken))

@@ -46,7 +46,7 @@ def routes(views: JobViews, changes: Changes) -> APIRouter:
         job: JobName,
         reason: Annotated[str, Query(max_length=500, description="stored with the event")] = "",
     ) -> JobSummary:
-        """End a job. Its pods are stopped; its last checkpoint keeps what it has trained until then."""
+        """End a job for good. What it trained after its last stored checkpoint is lost."""
         request.state.unchanged = views.view(job).status == "cancelled"
         await changes.cancel(job, reason, request.state.caller.name)
         return views.summary(job)

@@ -125,6 +125,12 @@ class Fold:
             self.view.status, self.view.reason = "training", ""
             self.view.started_at_s = self.view.progress.advanced_at_s = self.time_s
 
+    def _forget_final_failure(self) -> None:
+        """Forget why the final checkpoint is not stored: it is stored now, or it belonged to an undone completion."""
+        self.view.final_checkpoint_failure = ""
+        if self.view.status == "finishing":
+            self.view.reason = ""
+
     def _enter(self, kind: views.PhaseKind, detail: str) -> None:
         self.view.phases[-1].ended_at_s = self.time_s
         push(self.view.phases, views.Phase(kind, self.view.plan_version, detail, self.time_s))

@@ -47,7 +47,7 @@ class JobFold(Fold):
 
     @fold.register
     def _(self, message: JobCancelled) -> None:
-        self._end("cancelled", message.reason or f"by {message.by}")
+        self._end("cancelled", f"cancelled by {message.by}" + (f": {message.reason}" if message.reason else ""))
 
     @fold.register
     def _(self, message: JobFailed) -> None:
@@ -68,12 +68,13 @@ class JobFold(Fold):
         progress.updated_at_s = self.time_s
         if message.returned is not None:
             push(self.evidence.returns, Returned(self.seq, self.time_s, message.returned), RETURNS_LIMIT)
+            self._forget_final_failure()
             self._clear_leases()  # the ledger took every lease back, also from dead pods
 
     @fold.register
     def _(self, message: JobCompleted) -> None:
         self.evidence.completed = message
-        self.view.final_checkpoint_failure = ""  # a failure belonged to an earlier completion, which was undone
+        self._forget_final_failure()
         self.view.progress.samples_done = message.samples
         # a return to a checkpoint undoes what was given up since then: the final number is without that
         self.view.progress.samples_given_up = message.samples_abandoned

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import singledispatchmethod
 
 from stretto_core.checkpoints.names import is_final
@@ -217,7 +218,8 @@ class PodFold(Fold):
             self.view.best_checkpoint = message.checkpoint
         self.view.stored_bytes = message.stored_bytes
         if is_final(message.checkpoint.id):
-            self._final_checkpoint_ended("")
+            self._forget_final_failure()
+            self._judge()
 
     @fold.register
     def _(self, message: CheckpointRestored) -> None:
@@ -230,11 +232,16 @@ class PodFold(Fold):
     def _(self, message: CheckpointFailed) -> None:
         self._stage(message.id, "failed", None).detail = message.reason
         if is_final(message.id):
-            self._final_checkpoint_ended(message.reason)
+            self.view.final_checkpoint_failure = message.reason
+            if self.view.status == "finishing":
+                self.view.reason = f"its final checkpoint is not stored: {message.reason.removeprefix('not stored: ')}"
+                if (at_s := message.next_try_at_s) is not None:
+                    next_try = f"{datetime.fromtimestamp(at_s, UTC):%H:%M:%S} UTC"
+                    self.view.reason += f"; mend the store before the next try, at {next_try}"
+            self._judge()
 
-    def _final_checkpoint_ended(self, failure: str) -> None:
-        """Note how the final checkpoint ended. If the job has not waited for that end, it is finished already."""
-        self.view.final_checkpoint_failure = failure
+    def _judge(self) -> None:
+        """Say how the job ended if it is finished already, because it has not waited for its final checkpoint."""
         if self.view.status == "finished":
             judge(self.view)
 
