@@ -185,6 +185,25 @@ def test_setup_says_what_to_install_where_python_cannot_create_environments(tmp_
     assert not (tmp_path / "venv").exists()
 
 
+def test_setup_tells_at_once_what_pip_does_and_that_it_still_does_it(tmp_path: Path) -> None:
+    """Method: the filter of pip's output, whose input stays open."""
+    (tmp_path / "lib/python3.11/site-packages/keras.dist-info").mkdir(parents=True)
+    command = ["make", "-s", "--eval", "try: ; @$(PROGRESS)", "try", f"VENV={tmp_path}", "EVERY_S=1", "PACKAGES=210"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as filtering:
+        assert filtering.stdin is not None
+        assert filtering.stdout is not None
+        for said, told in [
+            ("Collecting keras==3 (from -r file)\n" * 20, ["  20 of 210: keras==3", "  still at keras==3: 1 of 210"]),
+            ("Installing collected packages: keras\n", ["  unpacking all …", "  still unpacking: 1 of 210 unpacked"]),
+        ]:
+            filtering.stdin.write(said)
+            filtering.stdin.flush()
+            for line in told:
+                assert filtering.stdout.readline().startswith(line)
+        filtering.stdin.close()
+    assert filtering.returncode == 0
+
+
 def test_the_import_rules_hold() -> None:
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)

@@ -226,8 +226,9 @@ def settings() -> str:
     return page(
         "Settings",
         "Services read their settings from the environment, and from nothing else. A misspelt variable is refused with "
-        "the nearest name. A setting of a service may also be written without the service's name; the longer name "
-        "wins. Lists and maps are JSON where their type says so.",
+        "the nearest name. A setting of a service may also be written without the service's name, for `stretto up` "
+        "(also after `--set`) and in the environment of that service alone; each service that has a setting of that "
+        "name takes it, and the longer name wins. Lists and maps are JSON where their type says so.",
         *parts,
     )
 
