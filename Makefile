@@ -10,6 +10,7 @@ EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
 INSTALL  := $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation
 TORCH    ?= torch --index-url https://download.pytorch.org/whl/cpu
 PACKAGES := $(shell grep -c == constraints.txt)
+EVERY_S  := 10
 # Tells every 20th package of pip's output, and every 10 s what it is at: awk would hold its input back.
 PROGRESS := { n=0 at= ; while read -t $(EVERY_S) -r word name rest || [ $$? -gt 128 ]; do case "$$word" in \
     Collecting|Processing) at="still at $$name"; n=$$((n + 1)); [ $$((n % 20)) -ne 0 ] || echo "  $$n of $(PACKAGES): $$name";; \
@@ -17,7 +18,6 @@ PROGRESS := { n=0 at= ; while read -t $(EVERY_S) -r word name rest || [ $$? -gt 
     Successfully) at=; echo "  done";; \
     "") [ -z "$$at" ] || echo "  $$at: $$(ls $(VENV)/lib/python3*/site-packages | grep -c '\.dist-info$$') of $(PACKAGES) unpacked";; \
     esac; word= ; done; }
-EVERY_S  := 10
 TEST     := $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 SERVICES := $(patsubst services/%/pyproject.toml,%,$(wildcard services/*/pyproject.toml))
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' libs/wire/pyproject.toml)
