@@ -26,7 +26,7 @@ KEPT = "STRETTO_KEPT_"
 
 @command("Installation", "stretto clean --dry-run", "stretto clean --checkpoints --older-than 90", "stretto clean JOB")
 def clean(
-    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="Only these jobs, of any age.")] = None,
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Only these jobs, of any age.")] = None,
     older_than: Annotated[
         float | None,
         typer.Option(min=0, max=36500, metavar="DAYS", help="Only jobs that ended so long ago, whatever the settings."),
