@@ -296,6 +296,11 @@ def images_folder(memory: Path, installation: Path, job: str) -> Path:
     return memory / f"stretto.{job}.{home}"
 
 
+def groups_name(pods: Path) -> str:
+    """Return the name of the control groups, in each hierarchy, of the local pods whose records are in this folder."""
+    return "stretto-" + hashlib.sha256(str(pods).encode()).hexdigest()[:10]
+
+
 EVICTED = "evicted"
 """File in the folder of a local pod: the end of its installation ended it, which is no fault of its job."""
 
