@@ -6,8 +6,8 @@ be built, and ``rest planner`` the others; ``tools any`` what our own distributi
 the documentation is built with, ``compiler planner`` the C compiler, if one of them has sources in C. Pins are in
 ``compose/pins`` and ``compose/compiler.txt``, by version and digest (``make pins``). An image has every extra of its
 distribution, since a setting chooses the backend, except ``embedded`` and ``laptop``, whose processes have images of
-their own, and ``torch``, whose wheel depends on the machine. ``compose/pins/laptop-torch.txt`` is what an installation on this
-machine for PyTorch alone has, but for PyTorch (``make setup-torch``).
+their own, and ``torch``, whose wheel depends on the machine. ``compose/pins/laptop-torch.txt`` is what an
+installation on this machine for PyTorch alone has, but for PyTorch (``make setup-torch``).
 """
 
 from __future__ import annotations

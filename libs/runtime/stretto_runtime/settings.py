@@ -2,8 +2,8 @@
 
 Fields of ``Settings`` are read from ``STRETTO_<FIELD>``. Fields that a service adds are read from
 ``STRETTO_<SERVICE>_<FIELD>`` or, shorter, ``STRETTO_<FIELD>``; the longer name wins. Variables that name another
-component (``STRETTO_PLANNER_…`` for the fitter), and those that several services read, are ignored by the others, so one
-environment serves all. A shorter name of one service is for its own environment (``stretto up`` gives it to that alone).
+component (``STRETTO_PLANNER_…`` for the fitter), and those that several services read, are ignored by the others, so
+one environment serves all. A shorter name of one service is for its own environment; ``stretto up`` sees to it.
 """
 
 from __future__ import annotations

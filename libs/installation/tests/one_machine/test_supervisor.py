@@ -639,7 +639,9 @@ def test_each_service_gets_its_settings_however_they_are_written(tmp_path: Path,
     given = {"STRETTO_STORE_URL": "file:///store", "STRETTO_SETTLE_S": "5", "STRETTO_CPU_CORES": "3"}
     given |= {"STRETTO_MEMORY_FOLDER": "/own", "STRETTO_BACKEND": "docker", "STRETTO_RATE_BURST": "7"}
     options = StartOptions(tmp_path, settings=given if is_option else {})
-    programs = Programs(tmp_path, options, {} if is_option else given, Keys(tmp_path / "nats", 0), Path("/dev/shm/ours"))
+    programs = Programs(
+        tmp_path, options, {} if is_option else given, Keys(tmp_path / "nats", 0), Path("/dev/shm/ours")
+    )
 
     def settings(service: str) -> dict[str, Any]:
         kind: type[Settings] = programs._kinds[service]

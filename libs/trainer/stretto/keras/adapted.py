@@ -316,9 +316,9 @@ def _reason(error: Exception) -> str:
     if outside := ROWLESS.search(whole):
         rows = int(outside[2])
         return (
-            f"an embedding has no row {outside[1]}: its ids are 0 to {rows - 1}; raise its input_dim, or map the values "
-            "into it (keras.layers.Hashing); a text of the reader's categorical=, which is hashed, rather comes by "
-            "others= to a keras.layers.StringLookup"
+            f"an embedding has no row {outside[1]}: its ids are 0 to {rows - 1}; raise its input_dim, or map the "
+            "values into it (keras.layers.Hashing); a text of the reader's categorical=, which is hashed, rather comes "
+            "by others= to a keras.layers.StringLookup"
         )
     lines = [line.strip() for line in whole.splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("Graph execution", "Detected at", "File ", "[[{{node"))]

@@ -62,7 +62,7 @@ def clean(
     chosen = disk.removable(found, ended_s, needed, before_s, jobs or [])
     rows: list[dict[str, Any]] = []
     for each in [each for each in chosen if not jobs or each.job in jobs]:
-        complaints.print(f"{'measuring' if dry_run else 'removing'} {each.kind} of {each.job} …")  # of minutes, it may be
+        complaints.print(f"{'measuring' if dry_run else 'removing'} {each.kind} of {each.job} …")
         size_bytes = each.size_bytes()
         if not dry_run:
             each.remove()
