@@ -10,7 +10,14 @@ EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
 INSTALL  := $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation
 TORCH    ?= torch
 PACKAGES := $(shell grep -c == constraints.txt)
-PROGRESS := awk '/^(Collecting|Processing)/ {n++; if (n % 20 == 0) print "  " n " of $(PACKAGES): " $$2} /^Installing/ {print "  unpacking all …"} {fflush()}'
+EVERY_S  := 10
+# Tells every 20th package of pip's output, and every 10 s what it is at: awk would hold its input back.
+PROGRESS := { n=0 at= ; while read -t $(EVERY_S) -r word name rest || [ $$? -gt 128 ]; do case "$$word" in \
+    Collecting|Processing) at="still at $$name"; n=$$((n + 1)); [ $$((n % 20)) -ne 0 ] || echo "  $$n of $(PACKAGES): $$name";; \
+    Installing) at="still unpacking"; echo "  unpacking all …";; \
+    Successfully) at=; echo "  done";; \
+    "") [ -z "$$at" ] || echo "  $$at: $$(ls $(VENV)/lib/python3*/site-packages | grep -c '\.dist-info$$') of $(PACKAGES) unpacked";; \
+    esac; word= ; done; }
 TEST     := $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 SERVICES := $(patsubst services/%/pyproject.toml,%,$(wildcard services/*/pyproject.toml))
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' libs/wire/pyproject.toml)
@@ -37,7 +44,7 @@ $(VENV)/.ready: constraints.txt $(DISTS) $(KERNELS)
 	@grep -E '^(setuptools|wheel)==' constraints.txt | $(INSTALL) -q --require-hashes -r /dev/stdin
 	@$(INSTALL) --require-hashes -r constraints.txt | $(PROGRESS)
 	@echo "set-up 3 of 4: Stretto's own packages"
-	@$(INSTALL) -q $(EDITABLE)
+	@$(INSTALL) $(EDITABLE) | { while read -r word name rest; do [ "$$word" != Obtaining ] || echo "  $${name##*/}"; done; }
 	@echo "set-up 4 of 4: the documentation"
 	@$(BIN)/python libs/docs/build.py
 	@touch $@
@@ -46,7 +53,7 @@ setup-torch:  ## create .venv for PyTorch models alone: no TensorFlow, and nothi
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@grep -hE '^(setuptools|wheel)==' constraints.txt | $(INSTALL) -q --require-hashes -r /dev/stdin
 	@$(INSTALL) --require-hashes -r compose/pins/laptop-torch.txt | $(PROGRESS)
-	@$(BIN)/python -m pip install --disable-pip-version-check -q $(TORCH)
+	@$(BIN)/python -m pip install --disable-pip-version-check $(TORCH) | $(PROGRESS)
 	@$(INSTALL) -q $(EDITABLE)
 
 demo: setup  ## train a real recommendation model elastically, from warm start to the exact books

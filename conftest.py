@@ -11,12 +11,15 @@ No example has a deadline: the machine may be busy.
 took longest when ``make durations`` recorded them begin first. A test marked ``alone`` needs the whole machine: it
 comes before all others, and the other workers wait. A readers' lock of files keeps them apart; a test that waits to be
 alone holds the turnstile, so that no further test starts before it.
+
+Ctrl-C ends the workers and whatever their tests have started, within seconds.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -47,6 +50,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Interruptible(config))
     if config.getoption("--record-durations") and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Recorder())
 
@@ -81,16 +86,65 @@ ENDS_WITH_US = ("multiprocessing.resource_tracker", "multiprocessing.forkserver"
 """Words in the command lines of processes that end with the process that started them."""
 
 
+MARK = "STARTED_BY_TESTS"
+"""Variable with the id of the process that ran the tests; what they start inherits it."""
+END_S = 5.0
+"""Time for an installation of a test to end its pods."""
+
+
+class Interruptible:
+    """Ends all workers at SIGINT. They would finish their tests first, and the tests' own servers stay for ever."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+        signal.signal(signal.SIGINT, self._interrupted)
+
+    def _interrupted(self, number: int, _: object) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        workers = psutil.Process().children()
+        self._say(f"interrupted: ending {len(workers)} workers and all that their tests have started")
+        marks = {str(each.pid) for each in workers}
+        started = [process for process, given in _environments() if given.get(MARK) in marks]
+        below = [child for each in (*workers, *started) for child in _below(each)]
+        left = list({*started, *below, *workers} - {psutil.Process()})
+        for process in workers:  # they start no more
+            with suppress(psutil.Error):
+                process.kill()
+        for end in (psutil.Process.terminate, psutil.Process.kill):
+            for process in left:
+                with suppress(psutil.Error):
+                    end(process)
+            left = psutil.wait_procs(left, END_S)[1]
+        raise KeyboardInterrupt
+
+    def _say(self, text: str) -> None:
+        with suppress(RuntimeError):  # it was writing
+            self._config.get_terminal_writer().line(f"\n{text}", flush=True)
+
+
+def _environments() -> Iterator[tuple[psutil.Process, dict[str, str]]]:
+    """Yield the processes of this user, each with its environment."""
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # it has ended meanwhile, or is another user's
+            yield process, process.environ()
+
+
+def _below(process: psutil.Process) -> list[psutil.Process]:
+    with suppress(psutil.Error):
+        return process.children(recursive=True)
+    return []
+
+
 @pytest.fixture(scope="session", autouse=True)
 def no_process_is_left() -> Iterator[None]:
     """Method: a process inherits the mark of the run, and the name of the test that started it."""
-    os.environ["STARTED_BY_TESTS"] = mark = str(os.getpid())
+    os.environ[MARK] = mark = str(os.getpid())
     yield
     left = list[str]()
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # it has ended meanwhile, or is another user's
-            given, command = process.environ(), " ".join(process.cmdline())
-            if given.get("STARTED_BY_TESTS") == mark and not any(name in command for name in ENDS_WITH_US):
+    for process, given in _environments():
+        with suppress(psutil.Error):
+            command = " ".join(process.cmdline())
+            if given.get(MARK) == mark and not any(name in command for name in ENDS_WITH_US):
                 left.append(f"{given.get('PYTEST_CURRENT_TEST', 'a fixture')} left {process.pid}: {command}")
     assert not left, "\n".join(left)
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tomllib
@@ -17,6 +19,7 @@ from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 from stretto_cli.main import app
 from stretto_cli.options import OWN_VARIABLES
@@ -25,6 +28,7 @@ from stretto_runtime.settings import Settings
 from typer.testing import CliRunner
 
 from tests import durations
+from tests.waits import wait_until
 
 ROOT = Path(__file__).parents[1]
 SERVICES = sorted(path.parent for path in ROOT.glob("services/*/pyproject.toml"))
@@ -183,6 +187,51 @@ def test_setup_says_what_to_install_where_python_cannot_create_environments(tmp_
     assert done.returncode != 0
     assert "install python3.11 and its package python3.11-venv" in done.stderr
     assert not (tmp_path / "venv").exists()
+
+
+@pytest.mark.parametrize("every", [[], ["EVERY_S=1"]])
+def test_setup_tells_at_once_what_pip_does_and_that_it_still_does_it(tmp_path: Path, every: list[str]) -> None:
+    """Method: the filter of pip's output, whose input stays open."""
+    (tmp_path / "lib/python3.11/site-packages/keras.dist-info").mkdir(parents=True)
+    command = ["make", "-s", "--eval", "try: ; @$(PROGRESS)", "try", f"VENV={tmp_path}", "PACKAGES=210", *every]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as filtering:
+        assert filtering.stdin is not None
+        assert filtering.stdout is not None
+        for said, told in [
+            ("Collecting keras==3 (from -r file)\n" * 20, ["  20 of 210: keras==3", "  still at keras==3: 1 of 210"]),
+            ("Installing collected packages: keras\n", ["  unpacking all …", "  still unpacking: 1 of 210 unpacked"]),
+        ]:
+            filtering.stdin.write(said)
+            filtering.stdin.flush()
+            for line in told if every else told[:1]:
+                assert filtering.stdout.readline().startswith(line)
+        filtering.stdin.close()
+    assert filtering.returncode == 0
+
+
+def test_an_interrupted_run_ends_its_workers_and_what_their_tests_started(tmp_path: Path) -> None:
+    """Method: a terminal's Ctrl-C signals the whole group. One process of each test is in a session of its own."""
+    (tmp_path / "test_long.py").write_text(
+        "import os, pathlib, subprocess, time, pytest\n"
+        "@pytest.mark.parametrize('number', [0, 1])\n"
+        "def test_long(number):\n"
+        "    apart = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "    pathlib.Path(__file__).with_name(f'{number}.pids').write_text(f'{os.getpid()} {apart.pid}\\n')\n"
+        "    time.sleep(600)\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-n", "2", "-p", "conftest", "--rootdir", str(tmp_path), str(tmp_path)]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as running:  # fmt: skip
+        noted = [tmp_path / "0.pids", tmp_path / "1.pids"]
+        wait_until(lambda: all(each.exists() and each.read_text().endswith("\n") for each in noted))
+        os.killpg(running.pid, signal.SIGINT)
+        printed = running.communicate(timeout=60)[0]
+    assert running.returncode == pytest.ExitCode.INTERRUPTED, printed
+    assert "interrupted: ending 2 workers and all that their tests have started" in printed
+    pids = [int(pid) for each in noted for pid in each.read_text().split()]
+    assert [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"] == []
 
 
 def test_the_import_rules_hold() -> None:

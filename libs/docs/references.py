@@ -158,7 +158,10 @@ def job_file() -> str:
     """Return every field of a job file, as the JSON Schema has it."""
     schema = job_schema()
     parts = [table(("field", "type", "default", "meaning"), _fields(schema))]
-    for name, part in schema["$defs"].items():
+    stated = [field for part in schema["$defs"].values() for field in part.get("properties", {}).values()]
+    inner = [each for field in stated for each in (*field.get("anyOf", ()), field.get("items", {}))]
+    in_place = [each for each in inner if "properties" in each]
+    for name, part in (schema["$defs"] | {each["title"]: each for each in in_place}).items():
         parts += [f"## {name}\n", f"{part.get('description', '')}\n"]
         parts.append(table(("field", "type", "default", "meaning"), _fields(part)))
     return page(
@@ -181,6 +184,8 @@ def _type(field: Schema) -> str:
     if "$ref" in field:
         name = str(field["$ref"]).rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
+    if "properties" in field and "title" in field:
+        return f"[{field['title']}](#{field['title'].lower()})"
     if choices := [each for each in field.get("anyOf", field.get("oneOf", ())) if each.get("type") != "null"]:
         return " or ".join(dict.fromkeys(map(_type, choices)))
     if "enum" in field or "const" in field:
@@ -226,8 +231,9 @@ def settings() -> str:
     return page(
         "Settings",
         "Services read their settings from the environment, and from nothing else. A misspelt variable is refused with "
-        "the nearest name. A setting of a service may also be written without the service's name; the longer name "
-        "wins. Lists and maps are JSON where their type says so.",
+        "the nearest name. A setting of a service may also be written without the service's name, for `stretto up` "
+        "(also after `--set`) and in the environment of that service alone; each service that has a setting of that "
+        "name takes it, and the longer name wins. Lists and maps are JSON where their type says so.",
         *parts,
     )
 

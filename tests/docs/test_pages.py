@@ -12,6 +12,7 @@ import json
 import re
 import shlex
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from stretto_cli.main import COMMANDS, load
 from stretto_core.planner.tuning import TuningRules
 from stretto_wire import JobSpec
 from stretto_wire.contract.registry import CHANNELS
+from stretto_wire.jobspec.schema import job_schema
 
 from tests.docs.screenshots import BYTES_MAX
 from tests.docs.site import DOCS, OWN, module
@@ -54,6 +56,28 @@ def _is_job(fence: Fence) -> bool:
     if fence.language == "yaml":
         JobSpec.parse(yaml.safe_load(fence.text))
     return fence.language == "yaml"
+
+
+def test_the_page_of_the_job_file_has_each_field_of_each_part() -> None:
+    """Parts that the schema states in their place are named by their titles."""
+    page = (OWN / "reference/job-file.md").read_text()
+
+    def parts(within: object, name: str = "") -> Iterator[tuple[str, set[str]]]:
+        if isinstance(within, dict):
+            if isinstance(fields := within.get("properties"), dict):
+                yield within.get("title", name), set(fields)
+            for key, each in within.items():
+                yield from parts(each, key)
+        elif isinstance(within, list):
+            for each in within:
+                yield from parts(each)
+
+    schema = job_schema()
+    found = [*parts(schema["$defs"])]
+    assert {"Plan", "DataPartition"} <= {name for name, _ in found}
+    for name, fields in found:
+        section = page.split(f"\n## {name}\n")[1].split("\n## ")[0]
+        assert fields <= set(re.findall(r"^\| `(\w+)` ", section, re.MULTILINE))
 
 
 @pytest.mark.parametrize("page", FILES, ids=name_of)

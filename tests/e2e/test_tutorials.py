@@ -78,6 +78,7 @@ def test_the_tutorials_are_typed_one_after_the_other_in_one_folder(folder: Path)
     served = follow("serve-the-result.md", folder)
     german, american = (float(each) for each in re.findall(r"^(?:de|us): ([01]\.\d{4})$", served, re.MULTILINE))
     assert german != american, served
+    assert "Skipping variable loading" not in served
     follow("an-event-subscriber.md", folder)
     printed = follow("your-own-program.md", folder)
     [with_data_workers] = re.findall(r"^weights (\S+)$", printed, re.MULTILINE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, version
@@ -35,6 +36,9 @@ def test_every_command_is_found_and_explains_itself(name: str) -> None:
     assert load(name) is not None
     shown = CliRunner().invoke(app, [name, "--help"])
     assert shown.exit_code == 0
+    usage = shown.stdout.split("Usage: ")[1].splitlines()[0]
+    assert "[[" not in usage
+    assert not re.search(r"[\[{][a-z]", usage)
     if name not in GROUPS:
         assert f"Example: stretto {name}" in shown.stdout
         assert ("--output" in shown.stdout) == (name != "run")  # its output is the program's own

@@ -132,7 +132,7 @@ def run(options: Options, environment: Mapping[str, str], hash_seed: str | None 
             workers.close()
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             there_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-            say(_brought(workers, ways, there_s, has_sessions=sessions.was_asked))
+            say(brought(workers, ways, there_s, has_sessions=sessions.was_asked))
 
 
 def _raise(error: Exception) -> None:
@@ -143,7 +143,7 @@ def _run_script(options: Options) -> None:
     runpy.run_path(str(options.script), run_name="__main__")
 
 
-def _brought(workers: DataWorkers, ways: Sequence[Way], there_s: float, *, has_sessions: bool) -> str:
+def brought(workers: DataWorkers, ways: Sequence[Way], there_s: float, *, has_sessions: bool) -> str:
     """Return what data workers brought, in words. there_s: CPU of all their processes, imports included."""
     if workers.feed is None and workers.steps_alone:
         return f"the program ran without data workers: its {workers.steps_alone} steps were over before they were tried"
@@ -154,6 +154,8 @@ def _brought(workers: DataWorkers, ways: Sequence[Way], there_s: float, *, has_s
         return "the program ran without data workers" + ("" if asked else f": it called no {known}{torch}")
     counts = workers.feed.counts
     figures = f"; {workers.figures}" if workers.figures else ""
+    if not counts.answers and not counts.failed:
+        figures = "; the program ended before a data worker was ready, which takes each some seconds"
     return (
         f"data workers prepared {counts.from_lanes} of {counts.delivered + workers.steps_alone} steps{figures}; CPU, "
         f"imports included: {time.process_time():.1f} s in the program, {there_s:.1f} s in data workers"

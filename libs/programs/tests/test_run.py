@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from stretto_programs.run import options_of
+from stretto_programs.lanes.data_workers import DataWorkers
+from stretto_programs.lanes.feed import Feed
+from stretto_programs.run import brought, options_of
 
 LOST = "the program ran without data workers"
 
@@ -39,6 +41,16 @@ def test_a_program_without_a_framework_runs_untouched_and_one_line_says_so(tmp_p
     assert ended.stdout == f"['{tmp_path}/train.py', '3', '--an-option'] __main__ True\n"
     ways = "no Keras fit, no loop over 8 elements or more of a data set"
     assert ended.stderr == ("" if switch == "off" else f"stretto: {LOST}: it called {ways}\n")
+
+
+def test_a_program_that_ends_before_a_data_worker_is_ready_is_told_so() -> None:
+    workers = DataWorkers(1, [], {}, print)
+    workers.feed, workers.steps_alone = Feed(1, print), 2000
+    told = "data workers prepared 0 of 2000 steps; the program ended before a data worker was ready"
+    assert brought(workers, [], 1.4, has_sessions=False).startswith(told)
+    workers.feed.counts.answers = 1
+    assert "was ready" not in brought(workers, [], 1.4, has_sessions=False)
+    workers.close()
 
 
 def test_an_error_of_the_program_is_its_own(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Fields of ``Settings`` are read from ``STRETTO_<FIELD>``. Fields that a service adds are read from
 ``STRETTO_<SERVICE>_<FIELD>`` or, shorter, ``STRETTO_<FIELD>``; the longer name wins. Variables that name another
-component (``STRETTO_PLANNER_…`` for the fitter) are ignored, so one environment serves all.
+component (``STRETTO_PLANNER_…`` for the fitter), and those that several services read, are ignored by the others, so
+one environment serves all. A shorter name of one service is for its own environment; ``stretto up`` sees to it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
@@ -151,6 +152,20 @@ class Settings(BaseSettings):
                 names[f"{PREFIX}{component.upper()}_{field.upper()}"] = field
         return names
 
+    @classmethod
+    def own(cls, component: str, environ: Mapping[str, str], others: Collection[str]) -> dict[str, str]:
+        """Return the variables of ``environ`` that ``component`` should have, its own settings by their longer names.
+
+        ``others`` are the variables of other components, which go. What nobody knows stays, to be refused.
+        """
+        names = cls.names(component)
+        longer = {field: name for name, field in names.items()}
+        return {
+            longer[names[name]] if name in names else name: environ[name]
+            for name in sorted(environ, key=len)  # the longer name overwrites the shorter
+            if name.startswith(PREFIX) and (name in names or name not in others)
+        }
+
 
 def machine_memory_bytes() -> int:
     """Return the memory of this machine."""
@@ -281,6 +296,11 @@ def images_folder(memory: Path, installation: Path, job: str) -> Path:
     return memory / f"stretto.{job}.{home}"
 
 
+def groups_name(pods: Path) -> str:
+    """Return the name of the control groups, in each hierarchy, of the local pods whose records are in this folder."""
+    return "stretto-" + hashlib.sha256(str(pods).encode()).hexdigest()[:10]
+
+
 EVICTED = "evicted"
 """File in the folder of a local pod: the end of its installation ended it, which is no fault of its job."""
 
@@ -304,6 +324,14 @@ class TeamsSettings(Settings):
         return self.teams_quotas if self.teams_quota_holder == "stretto" else {}
 
 
+OF_SEVERAL = frozenset(
+    name
+    for kind in (AllowedSettings, ClusterSettings, StoreSettings, TeamsSettings, KeptSettings)
+    for name in kind.names(kind.__name__)
+)
+"""Variables that several services read, by their shorter names; a service without such a setting passes over them."""
+
+
 def _value(text: str, annotation: Any) -> Any:
     """Parse JSON, unless the field holds texts, which may look like JSON. An empty name of a file is None."""
     if not text and {Path, type(None)} <= _types(annotation):
@@ -320,6 +348,8 @@ def _types(annotation: Any) -> set[Any]:
 
 
 def _concerns_another(variable: str, component: str, names: Mapping[str, str]) -> bool:
+    if variable in OF_SEVERAL:
+        return True
     owner = variable.removeprefix(PREFIX).split("_", 1)[0].lower()
     if owner in SHARED and any(name.startswith(f"{PREFIX}{owner.upper()}_") for name in names):
         return False  # we read such settings: it is misspelt

@@ -60,6 +60,8 @@ def test_a_text_is_taken_as_it_is_and_a_secret_one_never_told() -> None:
 def test_variables_of_other_components_and_of_nobody_are_not_ours() -> None:
     settings = PlannerSettings.load("planner", {"STRETTO_FITTER_WINDOW": "3", "PATH": "/bin"})
     assert settings == PlannerSettings()
+    of_several = {"STRETTO_STORE_URL": "file:///s", "STRETTO_CPU_CORES": "3", "STRETTO_EXTENDED_RESOURCES": "{}"}
+    assert PlannerSettings.load("planner", of_several) == PlannerSettings()
 
 
 passwords = st.lists(st.sampled_from(["canary", "@", "/", ":", "#", "?", "%", ",", "//"]), min_size=1).map("".join)

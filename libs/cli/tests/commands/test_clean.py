@@ -37,7 +37,9 @@ def test_an_ended_job_is_cleaned_and_what_a_live_job_needs_stays(
     assert "lives" in refused.stderr
     assert json.loads(installed.stretto("clean", "-o", "json").stdout)["folders"] == [], "all are of today"
     options = ["clean", ended[0], base[0], "--checkpoints", "-o", "json", *(["--dry-run"] if dry_run else [])]
-    report = json.loads(installed.stretto(*options).stdout)
+    cleaned = installed.stretto(*options)
+    assert f"{'measuring' if dry_run else 'removing'} checkpoints of {ended[0]} …" in cleaned.stderr
+    report = json.loads(cleaned.stdout)
     gone = {(row["job"], row["kind"]) for row in report["folders"]}
     kinds = {ended[0]: ("pods", "spans", "checkpoints"), base[0]: ("pods", "spans")}
     assert gone == {(name, kind) for name in kinds for kind in kinds[name]}

@@ -33,6 +33,8 @@ from stretto_wire.rest.views import JobView
 
 from tests.live_bus import completed, finished
 
+ROOT = Path(__file__).parents[4]
+
 GIB = 2**30
 WHY = "the number of workers was always 3 in 1 measured configuration: measure 2 of them before anything else"
 
@@ -252,6 +254,11 @@ def test_the_users_metrics_are_told_apart_from_those_of_all_jobs(metrics: list[t
         "metrics": [{"name": name, "value": value} for name, value in metrics],
     }
     assert render.books({"books": {**BOOKS, "evaluation": evaluation}})[-1] == told
+    evaluation["loss_name"] = "log loss"
+    if metrics == [("AUC", 0.50152)]:  # as the model of `stretto init` has it
+        [shown] = re.findall("^held-out .*", (ROOT / "examples/tutorials/first-job.md").read_text(), re.MULTILINE)
+        told_by = render.books({"books": {**BOOKS, "evaluation": evaluation}})[-1]
+        assert re.fullmatch(re.escape(shown).replace("…", ".*"), told_by)
     evaluation["loss_name"] = "loss TwoTower.compute_loss"
     named = told.replace("loss", evaluation["loss_name"], 1)
     assert render.books({"books": {**BOOKS, "evaluation": evaluation}})[-1] == named

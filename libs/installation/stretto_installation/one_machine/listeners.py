@@ -43,7 +43,7 @@ class Listeners:
             self._of[name] = {HEALTH_LISTENER: _listening(host, 0, f"STRETTO_HEALTH_HOST={host}")}
             return
         host = settings.get("STRETTO_GATEWAY_HOST") or LOOPBACK
-        port = settings["STRETTO_GATEWAY_PORT"]
+        port = settings.get("STRETTO_GATEWAY_PORT", "0")
         option = f"--port {port}" if host == LOOPBACK else f"--port {port} with STRETTO_GATEWAY_HOST={host}"
         if not (port.isdecimal() and int(port) <= PORT_MOST):
             raise UnusableOption(f"{option}: give a number from 0 to {PORT_MOST}")

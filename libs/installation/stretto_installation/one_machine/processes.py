@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import psutil
 from stretto_runtime.process.pid import ProcessIdentity
 from stretto_runtime.process.views import has_mounted
-from stretto_runtime.settings import EVICTED
+from stretto_runtime.settings import EVICTED, groups_name
 
 BACKOFF_FIRST_S = 0.2
 BACKOFF_MOST_S = 10.0
@@ -238,7 +238,26 @@ def end_pods(folder: Path, grace_s: float) -> int:
         if not found:
             break
         ended += end_all(found, grace_s)
+    remove_groups(pods, _above_groups())
     return ended
+
+
+def remove_groups(pods: Path, above: Iterable[Path]) -> None:
+    """Remove the control groups of an installation's pods that have ended. The kernel keeps those that are in use."""
+    for parent in above:
+        for group in [*(parent / groups_name(pods)).glob("*/"), parent / groups_name(pods)]:
+            with contextlib.suppress(OSError):
+                group.rmdir()
+
+
+def _above_groups() -> Iterator[Path]:
+    """Yield where groups of an actuator on this machine may be: the roots of the hierarchies, and our own groups."""
+    with contextlib.suppress(OSError):
+        own = {line.split(":", 2)[2] for line in Path("/proc/self/cgroup").read_text().splitlines()}
+        for line in Path("/proc/self/mounts").read_text().splitlines():
+            _, mount, kind, _ = line.split(" ", 3)
+            if kind in ("cgroup", "cgroup2"):
+                yield from {Path(mount), *(Path(mount, path.lstrip("/")) for path in own if ".." not in path)}
 
 
 def pods_of(folder: Path) -> list[psutil.Process]:

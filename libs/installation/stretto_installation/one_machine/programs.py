@@ -27,6 +27,13 @@ from .nursery import ONE_THREAD
 from .processes import Command
 
 
+def _kinds() -> dict[str, type[Settings]]:
+    return {
+        service: getattr(importlib.import_module(f"stretto_{service}.settings"), f"{service.capitalize()}Settings")
+        for service in (*SERVICES, FORWARDER)
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class StartOptions:
     """The options of ``stretto up``.
@@ -51,19 +58,17 @@ class StartOptions:
         A name in ``settings`` must be a setting of some service; a variable of the environment may be a program's.
         """
         given = {**environ, **self.settings}
-        kinds: dict[str, type[Settings]] = {
-            service: getattr(importlib.import_module(f"stretto_{service}.settings"), f"{service.capitalize()}Settings")
-            for service in (*SERVICES, FORWARDER)
-        }
+        kinds = _kinds()
         known = {name for service, kind in kinds.items() for name in kind.names(service)}
-        known |= StreamsSettings.names("streams").keys()
+        known |= {name for name in StreamsSettings.names("streams") if name.startswith("STRETTO_STREAMS_")}
         for name in sorted(self.settings.keys() - known):
             near = difflib.get_close_matches(name, known, n=1)
             raise UnusableOption(f"{name} is a setting of no service{f'; did you mean {near[0]}?' if near else ''}")
         try:
             StreamsSettings.of_streams(given)
             for service, kind in kinds.items():
-                kind.load(service, given)
+                others = known - kind.names(service).keys()
+                kind.load(service, {name: value for name, value in given.items() if name not in others})
         except SettingsFault as fault:
             raise UnusableOption(str(fault)) from fault
 
@@ -88,6 +93,7 @@ class Programs:
         self._options = options
         self._environ = environ
         self._redis_url = ""
+        self._kinds = _kinds()
         self.listeners = Listeners(folder)
 
     def nats(self, sync_interval: str, encryption_key: str = "") -> Command:
@@ -112,10 +118,9 @@ class Programs:
 
     def listen(self, services: Iterable[str]) -> None:
         """Open the sockets of all services. Raises InstallationError; then none is open."""
-        given = {**self._environ, "STRETTO_GATEWAY_PORT": str(self._options.gateway_port), **self._options.settings}
         try:
             for name in services:
-                self.listeners.open(name, given)
+                self.listeners.open(name, self._given(name))
         except BaseException:
             self.listeners.close()
             raise
@@ -129,30 +134,34 @@ class Programs:
             **({} if name == "actuator" else ONE_THREAD),  # pods inherit the actuator's
             **self._without_settings(),
             "STRETTO_ALLOWED_SECRETS": "*",  # of the folder secrets, which holds nothing else
-            **{key: value for key, value in self._environ.items() if key.startswith("STRETTO_")},
             "STRETTO_CHECKPOINTS_REDIS_URL": self._redis_url,
             **({"STRETTO_CHECKPOINTS_MEMORY_FOLDER": str(self.memory)} if self.memory else {}),
             "STRETTO_ACTUATOR_SIGNING_KEY_FILE": str(self.keys.signing_file),
             "STRETTO_ACTUATOR_CONNECTIONS_CREDENTIALS": str(self.keys.counter_file),
-            "STRETTO_GATEWAY_PORT": str(self._options.gateway_port),
-            **self._capacity(),
-            **self._options.settings,
+            **self._given(name),
             "STRETTO_STATE_FOLDER": str(self.folder),
             "STRETTO_NATS_URL": self.nats_url,
             "STRETTO_NATS_CREDENTIALS": str(self.keys.credentials(name)),
         }
-        is_here = environment.get("STRETTO_ACTUATOR_BACKEND", environment.get("STRETTO_BACKEND", "local")) == "local"
+        is_here = self._given("actuator").get("STRETTO_ACTUATOR_BACKEND", "local") == "local"
         environment.setdefault("STRETTO_GATEWAY_CODE_IS_HERE", str(is_here).lower())
+        of_checkpoints = environment | self._given("checkpoints")
         for setting in ("STORE_URL", "MEMORY_FOLDER"):  # the actuator opens to each pod its job's folder there
-            if value := environment.get(f"STRETTO_CHECKPOINTS_{setting}"):
+            if value := of_checkpoints.get(f"STRETTO_CHECKPOINTS_{setting}"):
                 environment.setdefault(f"STRETTO_ACTUATOR_{setting}", value)
         with contextlib.suppress(FileNotFoundError):
             (self.folder / "run" / f"{name}.json").unlink()
         command = self._command(name, [sys.executable, "-m", f"stretto_{name}"], environment)
         return replace(command, listeners=self.listeners.of(name))
 
-    def _capacity(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+    def _given(self, service: str) -> dict[str, str]:
+        """Return the settings that a service is given from outside, by their longer names."""
+        others = {name for other, kind in self._kinds.items() if other != service for name in kind.names(other)}
+        given = {**self._environ, **self._of_options(), **self._options.settings}
+        return self._kinds[service].own(service, given, others)
+
+    def _of_options(self) -> dict[str, str]:
+        found = {"STRETTO_GATEWAY_PORT": str(self._options.gateway_port)} if self._options.gateway_port else {}
         for service in ("ARBITER", "PLANNER"):
             if self._options.cpu_cores is not None:
                 found[f"STRETTO_{service}_CPU_CORES"] = f"{self._options.cpu_cores:g}"

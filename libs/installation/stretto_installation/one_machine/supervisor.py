@@ -58,22 +58,22 @@ class Installation:
         self.children: dict[str, Child] = {}
         self.ready_s: float | None = None
         self._environ = environ
+        given = {**environ, **options.settings}
         try:
-            self._streams = StreamsSettings.of_streams(environ)
+            self._streams = StreamsSettings.of_streams(given)
             self._encryption_key = self._streams.encryption_key
         except SettingsFault as fault:
             raise UnusableOption(str(fault)) from None
         self._state = "starting"
         self._warnings: list[str] = []
-        store_url = store_url_of({**environ, **options.settings})
-        self._known = known_streams(self.folder, store_url, forget=options.forget)
+        self._known = known_streams(self.folder, store_url_of(given), forget=options.forget)
         self._noting = Noting(self._known, self._streams, self.operator)
         self._began_s = time.time()
         self._lock: Any = None
         self._programs: Programs | None = None
         self._nursery: Nursery | None = None
         self._healing: asyncio.Task[None] | None = None
-        forwards = "STRETTO_FORWARDER_ENDPOINTS_FILE" in environ | options.settings
+        forwards = bool(given.keys() & {"STRETTO_FORWARDER_ENDPOINTS_FILE", "STRETTO_ENDPOINTS_FILE"})
         self._services = (*SERVICES, FORWARDER) if forwards else SERVICES
 
     # up --------------------------------------------------------------------------------------------------------

@@ -11,8 +11,10 @@ import psutil
 import pytest
 from owners import Started, dead, named
 from stretto_installation.one_machine import leftovers
+from stretto_installation.one_machine.processes import remove_groups
 from stretto_installation.one_machine.state import write_json
 from stretto_runtime.process.pid import ProcessIdentity
+from stretto_runtime.settings import groups_name
 
 
 def test_a_stepped_clock_makes_nobody_dead_and_no_stranger_ours(
@@ -24,6 +26,22 @@ def test_a_stepped_clock_makes_nobody_dead_and_no_stranger_ours(
     assert leftovers.is_dead(gone)
     earlier = living["birth"]._replace(ticks=living["birth"].ticks - 1)
     assert leftovers.is_dead({**living, "birth": earlier})  # its id is another's now
+
+
+def test_control_groups_of_ended_pods_go_and_those_in_use_and_of_others_stay(tmp_path: Path) -> None:
+    """Method: plain folders, of which one with a file cannot be removed either."""
+    hierarchies = [tmp_path / "cpu", tmp_path / "memory"]
+    ours, others = (groups_name(tmp_path / name / "pods") for name in ("ours", "others"))
+    for each in hierarchies:
+        (each / ours / "job.worker-0").mkdir(parents=True)
+        (each / others / "job.worker-0").mkdir(parents=True)
+    used = hierarchies[1] / ours / "job.ps-0"
+    used.mkdir()
+    (used / "process").touch()
+    remove_groups(tmp_path / "ours/pods", [*hierarchies, tmp_path / "absent"])
+    left = {path for each in hierarchies for path in each.glob("*/*")}
+    assert left == {used, *(each / others / "job.worker-0" for each in hierarchies)}
+    assert not (hierarchies[0] / ours).exists()
 
 
 class TestImagesInSharedMemory:

@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from stretto_cli.main import app
 from stretto_cli.options import connect
 from stretto_core.algorithms import REINSTALL
 from stretto_installation import one_machine as package
+from stretto_installation.access.keys import Keys
 from stretto_installation.errors import InstallationError, NotRunning, UnusableOption
 from stretto_installation.one_machine import detached, state, supervisor
 from stretto_installation.one_machine.detached import start_detached
@@ -44,13 +46,14 @@ from stretto_installation.one_machine.processes import (
     same_process,
     sessions_of,
 )
-from stretto_installation.one_machine.programs import StartOptions
+from stretto_installation.one_machine.programs import Programs, StartOptions
 from stretto_installation.one_machine.state import describe, read_state
 from stretto_installation.one_machine.supervisor import Installation
 from stretto_messages.actuator import JobFailed
 from stretto_messages.profiler import StragglerCleared
 from stretto_runtime.process.pid import ProcessIdentity
-from stretto_wire.contract.registry import SERVICES
+from stretto_runtime.settings import Settings
+from stretto_wire.contract.registry import FORWARDER, SERVICES
 from typer.testing import CliRunner
 
 from tests.waits import until, wait_until
@@ -604,3 +607,49 @@ def test_a_setting_that_no_service_has_or_takes_is_refused_before_anything_start
         StartOptions(tmp_path, settings={name: value}).check_settings({})
     fine = {"STRETTO_ARBITER_SETTLE_S": "5", "STRETTO_LEASE_S": "5", "STRETTO_STREAMS_REPLICAS": "1"}
     StartOptions(tmp_path, settings=fine).check_settings({"STRETTO_JOB": "of a pod", "HOME": "/"})
+
+
+def documented() -> Iterator[tuple[str, str]]:
+    """Yield each variable of the page of settings, in all ways in which it may be written, with a value."""
+    page = (ROOT / "libs/docs/pages/reference/settings.md").read_text()
+    for section in page.split("\n## ")[1:]:
+        service = section.split()[0].upper()
+        for name, default in re.findall(r"^\| `(STRETTO_\w+)` \| (.*?) \| ", section, re.MULTILINE):
+            value = default.strip("`").strip('"') if default.startswith("`") else str(1 << 30 if default else 30)
+            yield name, value
+            if service.lower() in (*SERVICES, FORWARDER):
+                yield name.replace(f"_{service}_", "_", 1), value
+
+
+def test_each_documented_setting_is_taken_as_an_option_and_from_the_environment(tmp_path: Path) -> None:
+    names = dict(documented())
+    assert {"STRETTO_STORE_URL", "STRETTO_CPU_CORES", "STRETTO_SETTLE_S", "STRETTO_ARBITER_SETTLE_S"} <= names.keys()
+    refused = list[str]()
+    for name, value in names.items():
+        for options, environ in (({name: value}, {}), ({}, {name: value})):
+            try:
+                StartOptions(tmp_path, settings=options).check_settings(environ)
+            except UnusableOption as fault:
+                refused.append(str(fault))
+    assert refused == []
+
+
+@pytest.mark.parametrize("is_option", [True, False])
+def test_each_service_gets_its_settings_however_they_are_written(tmp_path: Path, is_option: bool) -> None:
+    given = {"STRETTO_STORE_URL": "file:///store", "STRETTO_SETTLE_S": "5", "STRETTO_CPU_CORES": "3"}
+    given |= {"STRETTO_MEMORY_FOLDER": "/own", "STRETTO_BACKEND": "docker", "STRETTO_RATE_BURST": "7"}
+    options = StartOptions(tmp_path, settings=given if is_option else {})
+    programs = Programs(
+        tmp_path, options, {} if is_option else given, Keys(tmp_path / "nats", 0), Path("/dev/shm/ours")
+    )
+
+    def settings(service: str) -> dict[str, Any]:
+        kind: type[Settings] = programs._kinds[service]
+        return kind.load(service, programs.service(service).environment).model_dump()
+
+    of = {service: settings(service) for service in (*SERVICES, FORWARDER)}
+    for service in ("actuator", "checkpoints"):
+        assert (of[service]["store_url"], of[service]["memory_folder"]) == ("file:///store", Path("/own"))
+    assert of["arbiter"]["settle_s"] == 5
+    assert (of["arbiter"]["cpu_cores"], of["planner"]["cpu_cores"], of["actuator"]["backend"]) == (3, 3, "docker")
+    assert (of["gateway"]["rate_burst"], of["gateway"]["code_is_here"]) == (7, False)

@@ -36,7 +36,7 @@ def explain_graph(
     arguments: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[ARGUMENTS]...",
+            metavar="ARGUMENTS",
             help="The script's own arguments. Options that are also options of this command stand after `--`.",
         ),
     ] = None,

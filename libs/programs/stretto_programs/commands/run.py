@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 def run(
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="The training program, a Python script.")],
     arguments: Annotated[
-        list[str] | None, typer.Argument(metavar="[ARGUMENTS]...", help="The script's own arguments and options.")
+        list[str] | None, typer.Argument(metavar="ARGUMENTS", help="The script's own arguments and options.")
     ] = None,
     data_workers: Annotated[
         int | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import re
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -35,6 +36,9 @@ from .private import compiled_loss, compiled_metrics, takes_training, total_loss
 from .program import KerasProgram, cut
 
 log = logging.getLogger("stretto.keras")
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+ROWLESS = re.compile(r"indices\[[^]]*\] = (-?\d+) is not in \[0, (\d+)\)")
+"""TensorFlow's words for an id without a row, and the number of rows."""
 
 
 class AdaptedKerasBatches(AdaptedProgram[KerasForm]):
@@ -304,11 +308,22 @@ class AdaptedKerasProgram(AdaptedKerasBatches, KerasProgram):
 
 
 def _reason(error: Exception) -> str:
-    """Return the message of an error; a message of TensorFlow without its stack, but with the innermost place."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """Return the message of an error, with a remedy for an id without a row.
+
+    A message of TensorFlow goes without its stack and colours, but with the innermost place.
+    """
+    whole = COLOURS.sub("", str(error))
+    if outside := ROWLESS.search(whole):
+        rows = int(outside[2])
+        return (
+            f"an embedding has no row {outside[1]}: its ids are 0 to {rows - 1}; raise its input_dim, or map the "
+            "values into it (keras.layers.Hashing); a text of the reader's categorical=, which is hashed, rather comes "
+            "by others= to a keras.layers.StringLookup"
+        )
+    lines = [line.strip() for line in whole.splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("Graph execution", "Detected at", "File ", "[[{{node"))]
     if not isinstance(error, tf.errors.OpError) or not said:
-        return str(error)
+        return whole
     places = [line for line in lines if line.startswith("File ")]
     return f"{' '.join(said)}{''.join(f' ({place})' for place in places[-1:])}"
 

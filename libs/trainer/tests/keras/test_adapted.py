@@ -431,6 +431,16 @@ def test_ids_outside_a_table_are_named(column: str, value: int, named: str):
         program.read(100, 20)
 
 
+def test_a_hashed_text_among_the_first_samples_is_refused_with_the_remedy():
+    def read(start: int, length: int) -> Any:
+        found = TAKEN["functional"].read(start, length)
+        return {**found, "user": found["user"] + 2**47}
+
+    with pytest.raises(ModelRefused, match=r"no row 1407\d+: its ids are 0 to 59; .*Hashing.*StringLookup$") as refused:
+        program_of(Kind("", functional, read))
+    assert "\x1b" not in str(refused.value)
+
+
 def test_ratings_that_are_whole_at_first_keep_their_fractions_later():
     def read(start: int, length: int) -> Any:
         found = TAKEN["regression"].read(start, length)

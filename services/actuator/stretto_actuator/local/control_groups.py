@@ -7,11 +7,12 @@ read-only (unprivileged, containers); missing limits are reported, and the backe
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from stretto_runtime.settings import groups_name
 
 from ..backend import HEADROOM
 from .mounts import PROCESSES
@@ -131,7 +132,7 @@ class Cgroups:
     @classmethod
     def of_installation(cls, pods: Path) -> Cgroups:
         """Folders for the pods whose records are in this folder."""
-        return cls.find("stretto-" + hashlib.sha256(str(pods).encode()).hexdigest()[:10])
+        return cls.find(groups_name(pods))
 
     def has(self, controller: str) -> bool:
         """Return True if the kernel can limit ``cpu``, ``memory`` or ``pids`` here."""

@@ -15,7 +15,7 @@ from stretto_wire.rest.views import OVER
 from ... import render
 from ...command import command
 from ...errors import BadInput
-from ...options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer, connect
+from ...options import DEFAULT_FOLDER, FolderOption, OutputForm, OutputOption, answer, complaints, connect
 
 if TYPE_CHECKING:
     from stretto_client.documents import Documents
@@ -26,7 +26,7 @@ KEPT = "STRETTO_KEPT_"
 
 @command("Installation", "stretto clean --dry-run", "stretto clean --checkpoints --older-than 90", "stretto clean JOB")
 def clean(
-    jobs: Annotated[list[str] | None, typer.Argument(metavar="[JOB]...", help="Only these jobs, of any age.")] = None,
+    jobs: Annotated[list[str] | None, typer.Argument(metavar="JOB", help="Only these jobs, of any age.")] = None,
     older_than: Annotated[
         float | None,
         typer.Option(min=0, max=36500, metavar="DAYS", help="Only jobs that ended so long ago, whatever the settings."),
@@ -62,6 +62,7 @@ def clean(
     chosen = disk.removable(found, ended_s, needed, before_s, jobs or [])
     rows: list[dict[str, Any]] = []
     for each in [each for each in chosen if not jobs or each.job in jobs]:
+        complaints.print(f"{'measuring' if dry_run else 'removing'} {each.kind} of {each.job} …")
         size_bytes = each.size_bytes()
         if not dry_run:
             each.remove()

@@ -97,7 +97,7 @@ def show(
 @GROUP.command("stretto token renew")
 def renew(
     name: Annotated[
-        str | None, typer.Argument(metavar="[NAME]", help="Whose token. Default: the gateway's own, an admin's.")
+        str | None, typer.Argument(metavar="NAME", help="Whose token. Default: the gateway's own, an admin's.")
     ] = None,
     file: FileOption = None,
     output: OutputOption = OutputForm.TABLE,
@@ -141,7 +141,7 @@ def _renew_own(folder: Path) -> None:
 
 @GROUP.command("stretto token revoke ci")
 def revoke(
-    name: NameArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose token is revoked.")],
     file: FileOption = None,
     output: OutputOption = OutputForm.TABLE,
     folder: FolderOption = DEFAULT_FOLDER,

@@ -21,7 +21,9 @@ SAMPLES, HELD_OUT = 200_000, 20_000
 
 @command("Your model", "stretto init shop && cd shop")
 def init(
-    folder: Annotated[Path, typer.Argument(help="Folder for the two files; it is made if it does not exist.")] = Path(),
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder for the two files; it is made if it does not exist.")
+    ] = Path(),
     name: Annotated[str, typer.Option(help="Name of the job.")] = "clicks",
     output: OutputOption = OutputForm.TABLE,
 ) -> None:
