@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import warnings
 from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic.warnings import UnsupportedFieldAttributeWarning
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp
@@ -42,7 +44,10 @@ class _Described(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """Return the document, which is made once."""
         if self.openapi_schema is None:
-            self.openapi_schema = components.completed(super().openapi())
+            with warnings.catch_warnings():  # FastAPI does so itself for the classes of bodies that are not built late
+                warnings.simplefilter("ignore", UnsupportedFieldAttributeWarning)
+                document = super().openapi()
+            self.openapi_schema = components.completed(document)
         return self.openapi_schema
 
 

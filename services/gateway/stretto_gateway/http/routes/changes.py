@@ -37,7 +37,6 @@ async def _arrived(request: Request) -> Arrived:
 
 def routes(views: JobViews, changes: Changes) -> APIRouter:
     """Make the routes; only the submitter of the job and admins may use them."""
-    Wanted.model_rebuild()  # FastAPI warns of a body whose class is built at its first use
     router = APIRouter(tags=["jobs"], dependencies=[Depends(_owner(views))])
 
     @router.delete("/jobs/{job}", operation_id="cancelJob", status_code=202, response_model=JobSummary)
