@@ -35,6 +35,8 @@ from .known_streams import NOT_FOUND, KnownStreams
 from .settings import StreamsSettings
 
 DEFAULTS = StreamsSettings.read({})
+NO_STORAGE = 10047
+"""The server's error code of streams whose bounds are together more than it may store."""
 _PARTITIONED = {"src": PATTERN_OF_STREAM, "dest": STORED_AS}
 DUPLICATE_WINDOW_S = 120
 SHORTEST_DUPLICATE_WINDOW_S = 0.1
@@ -232,12 +234,20 @@ def keeper_files(folder: Path) -> list[Path]:
 
 async def make_stream(bus: Bus, config: dict[str, Any]) -> None:
     """Create the stream, or bring it to this configuration. Raises BusFault: the server refused."""
-    name = config["name"]
+    name, how = config["name"], "UPDATE"
     try:
         await bus.ask(f"STREAM.INFO.{name}")
     except BusFault as fault:
         if fault.code != NOT_FOUND:
             raise
-        await bus.ask(f"STREAM.CREATE.{name}", config, timeout_s=20)
-    else:
-        await bus.ask(f"STREAM.UPDATE.{name}", config, timeout_s=20)
+        how = "CREATE"
+    try:
+        await bus.ask(f"STREAM.{how}.{name}", config, timeout_s=20)
+    except BusFault as fault:
+        if fault.code != NO_STORAGE:
+            raise
+        raise BusFault(
+            f"stream {name} with max_bytes {config['max_bytes']}: {fault}; raise max_file_store of nats-server, or "
+            "lower STRETTO_STREAMS_MAX_BYTES and the like",
+            fault.code,
+        ) from fault

@@ -32,6 +32,10 @@ async def test_a_server_takes_streams_whose_bounds_are_most_of_what_the_disk_has
     client = await Client.connect(server.url, server.login())
     try:
         await provision(client.bus, StreamsSettings(max_bytes=shutil.disk_usage(tmp_path).free * 9 // 10))
+        with pytest.raises(
+            BusFault, match=r"stream STRETTO with max_bytes 2251.*; raise max_file_store of nats-server, or lower"
+        ):
+            await provision(client.bus, StreamsSettings(max_bytes=1 << 51))
     finally:
         await client.close()
         server.stop()

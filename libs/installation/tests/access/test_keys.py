@@ -213,7 +213,7 @@ async def test_the_command_makes_what_a_server_and_its_streams_need(tmp_path: Pa
     main(["keys", str(keys)])
     config = tmp_path / "nats.conf"
     config.write_text(
-        f"host: 127.0.0.1\nport: {port}\njetstream {{ store_dir: {json.dumps(str(tmp_path))} }}\n"
+        f"host: 127.0.0.1\nport: {port}\njetstream {{ store_dir: {json.dumps(str(tmp_path))}, max_file_store: 1TB }}\n"
         "include keys/server/trust.conf\n"
     )
     serving(config, port)

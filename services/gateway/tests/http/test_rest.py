@@ -177,7 +177,7 @@ def test_cancel_is_repeatable_and_final(gateway: Running) -> None:
         for _ in range(2):
             answer = http.delete(path, params={"reason": "enough"})
             assert (answer.status_code, answer.json()["status"]) == (202, "cancelled")
-        assert http.get(path).json()["reason"] == "enough"
+        assert http.get(path).json()["reason"] == "cancelled by admin: enough"
         assert problem(http.post(f"{path}/checkpoints"))["type"].endswith("over")
 
 
