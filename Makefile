@@ -16,7 +16,7 @@ PROGRESS := { n=0 at= ; while read -t $(EVERY_S) -r word name rest || [ $$? -gt 
     Collecting|Processing) at="still at $$name"; n=$$((n + 1)); [ $$((n % 20)) -ne 0 ] || echo "  $$n of $(PACKAGES): $$name";; \
     Installing) at="still unpacking"; echo "  unpacking all …";; \
     Successfully) at=; echo "  done";; \
-    "") [ -z "$$at" ] || echo "  $$at: $$(ls $(VENV)/lib/python3*/site-packages | grep -c '\.dist-info$$') of $(PACKAGES) unpacked";; \
+    "") [ -z "$$at" ] || echo "  $$at: $$(ls $(VENV)/lib/python3*/site-packages | grep -c '\.dist-info$$') packages unpacked";; \
     esac; word= ; done; }
 TEST     := $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
 SERVICES := $(patsubst services/%/pyproject.toml,%,$(wildcard services/*/pyproject.toml))
