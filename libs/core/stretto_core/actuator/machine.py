@@ -82,10 +82,14 @@ class ActuatorMachine:
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of an earlier version: under 1, a job whose number is null may give up any number."""
+        """Continue a state of an earlier version.
+
+        Under 1, a job whose number is null may give up any number. Under 3, losses of servers had no times: they are
+        counted anew.
+        """
         if from_version == 1 and state["phase"] != "unknown" and state["samples_given_up_max"] is None:
             state["samples_given_up_max"] = SAMPLES_MAX
-        return state
+        return {**state, "recoveries": 0} if from_version < 4 else state
 
     @property
     def ticking(self) -> bool:

@@ -163,7 +163,7 @@ class BusHealth:
 
     async def run(self, url: str, login: Login, say: Callable[[str], None]) -> None:
         """Look until cancelled; ``say`` is told each new reason."""
-        said = ""
+        said, take_from_s = "", 0.0
         self._write(Verdict(""))
         bus = await Bus.connect(url, login)
         try:
@@ -179,9 +179,11 @@ class BusHealth:
                 if verdict.give_up:
                     say("the reserve is given up")
                     await asyncio.to_thread(self._reserve.give_up)
-                if verdict.take:
-                    with contextlib.suppress(OSError):  # somebody else took the room
+                if verdict.take and asyncio.get_running_loop().time() >= take_from_s:
+                    try:
                         await asyncio.to_thread(self._reserve.take)
+                    except OSError:  # somebody else took the room, or has a quota of it
+                        take_from_s = asyncio.get_running_loop().time() + PAUSE_MOST_S
                 await asyncio.sleep(LOOK_S)
         finally:
             self._write(Verdict(""))

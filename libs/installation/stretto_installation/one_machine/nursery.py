@@ -33,6 +33,8 @@ UNKNOWN_STATUS = 255
 """Exit status of a service whose nursery ended before it could tell the true one (as multiprocessing has it)."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """Numeric libraries start a thread per core when they are imported: the nursery may have no thread."""
+FORK_S, TELL_S = 60.0, 1.0
+"""Bounds of a fork, before which the nursery may have to import, and of the status of a process that has ended."""
 DESCRIPTORS_MOST = 8
 PR_SET_NAME, NAME_BYTES_MOST = 15, 15
 """The call of prctl(2) that names a process in ``ps`` and ``top``, and how long the name may be."""
@@ -76,7 +78,10 @@ class Forked:
             loop.remove_reader(self._process)
             os.close(self._process)
             self._process = -1
-        line = await told.readline()
+        line = b""
+        with contextlib.suppress(TimeoutError):  # the nursery has ended, or stands still
+            async with asyncio.timeout(TELL_S):
+                line = await told.readline()
         self.returncode = int(line) if line else UNKNOWN_STATUS
         return self.returncode
 
@@ -127,8 +132,13 @@ class Nursery:
         told = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(told)
         await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(ours, "rb", 0))
-        if not (line := await told.readline()):
-            raise OSError(f"the process that services are forked from has ended; see {self._log}")
+        line = b""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FORK_S):
+                line = await told.readline()
+        if not line:
+            self.close()  # what it forks after this finds nobody to tell, and is ended
+            raise OSError(f"the process that services are forked from has ended, or stands still; see {self._log}")
         return Forked(int(line), told)
 
     def close(self) -> None:
@@ -197,7 +207,8 @@ def keep(connection: socket.socket) -> Fork | None:
                     os.close(each)
                 living[process := os.pidfd_open(pid)] = pid, told
                 poll.register(process, select.POLLIN)
-                _tell(told, pid)
+                if not _tell(told, pid):
+                    signal.pidfd_send_signal(process, signal.SIGKILL)  # nobody would ever find it
                 continue
             connection.close()
             for each in (told, *(each for process, (_, own) in living.items() for each in (process, own))):
@@ -208,9 +219,12 @@ def keep(connection: socket.socket) -> Fork | None:
             return Fork(module, environment, variables, log, sockets)
 
 
-def _tell(told: int, number: int) -> None:
-    with contextlib.suppress(OSError):  # the supervisor has ended
-        os.write(told, b"%d\n" % number)
+def _tell(told: int, number: int) -> bool:
+    """Tell the supervisor; return whether it is there to hear."""
+    try:
+        return os.write(told, b"%d\n" % number) > 0
+    except OSError:
+        return False
 
 
 def main() -> None:

@@ -97,7 +97,7 @@ class Health:
         try:
             await asyncio.to_thread(self._write, json.dumps(body))
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             self._writing = asyncio.create_task(self._write_later(json.dumps(body)))
         return bound

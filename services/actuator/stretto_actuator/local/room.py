@@ -11,7 +11,7 @@ import math
 import os
 import subprocess
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
@@ -73,8 +73,14 @@ def to_blame(free: Room, uses: Sequence[Use], *, late: bool) -> Use | None:
 
     It is the one that holds most, if it and those that began in no more room hold half of what has gone since: a job
     that has stood still while others filled the disk is spared. ``late``: nobody was to blame at first, and there is
-    hardly any room, so that checkpoints count, which are as large as the model, and whoever hides something.
+    hardly any room, so that checkpoints count, which are as large as the model; and whoever hides something, if no job
+    is to blame by what it shows.
     """
+    shown = _most(free, [replace(use, hides=False) for use in uses], late=late)
+    return shown if shown is not None or not late else _most(free, uses, late=late)
+
+
+def _most(free: Room, uses: Sequence[Use], *, late: bool) -> Use | None:
 
     def held(use: Use, kind: int) -> float:
         if not late:
@@ -118,14 +124,15 @@ class Disk:
         for folder in self._kept(job) if checkpoints else ():
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
-                    if entry.is_symlink() or not os.path.isfile(os.path.join(entry.path, MANIFEST)):
+                    if entry.is_symlink() or not _has_checkpoints(Path(entry.path)):
                         remove(Path(entry.path))
 
     def _use(self, job: str, records: Sequence[Record]) -> Use:
         first = min(records, key=lambda record: record.launched_at_s)
         had = Room(*(first.room or (math.inf, math.inf)))  # one of an earlier version does not tell it
         pids = [process.pid for record in records for process in self._processes.members(record)]
-        device, folders = os.stat(self._state).st_dev, [self._records.folder / job, self._state / "spans" / job]
+        device = os.stat(self._state).st_dev
+        folders = [*(self._records.of(record.job, record.pod) for record in records), self._state / "spans" / job]
         own, own_hides = measured(folders, device)
         kept, kept_hides = measured(self._kept(job), device)
         try:
@@ -137,7 +144,14 @@ class Disk:
         return Use(job, had, own, kept, hides)
 
     def _kept(self, job: str) -> list[Path]:
-        return [store / job for store in self._stores]
+        return [store / job for store in self._stores if not (store / job).is_symlink()]
+
+
+def _has_checkpoints(folder: Path) -> bool:
+    """Return whether a folder in a job's is a checkpoint, or has some: the stores of other jobs may lie in it."""
+    return any(
+        (folder / MANIFEST).is_file() or next(folder.glob(f"{below}{MANIFEST}"), None) for below in ("*/", "*/*/")
+    )
 
 
 def measured(folders: Iterable[Path], device: int) -> tuple[Room, bool]:

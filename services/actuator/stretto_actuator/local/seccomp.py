@@ -23,9 +23,9 @@ RING = 425
 FILE_HANDLES = {"x86_64": (303, 304), "aarch64": (264, 265)}
 """Numbers of the calls name_to_handle_at and open_by_handle_at, forbidden: by its handle root opens any file of a file
 system, and Landlock takes it for one below the folder whose mount was named."""
-FCNTL, LEASE = {"x86_64": 72, "aarch64": 25}, 1024
-"""Number of the call fcntl, and its command F_SETLEASE, which is forbidden: whoever opens a leased file, such as the
-program of a service, waits until the holder gives the lease up, or 45 s."""
+FCNTL, LEASE, DELEGATION = {"x86_64": 72, "aarch64": 25}, 1024, 1040
+"""Number of the call fcntl, and its commands F_SETLEASE and F_SETDELEG, which are forbidden: whoever opens a leased
+file, such as the program of a service, waits until the holder gives the lease up, or 45 s."""
 SOCKET = {"x86_64": 41, "aarch64": 198}
 """Number of the call socket."""
 MPTCP, SMC, SMC_FAMILY = 262, 256, 43
@@ -125,8 +125,10 @@ def _without_detours(number: int) -> Iterator[Instruction]:
 
 def _without_leases(number: int) -> Iterator[Instruction]:
     """Yield what lets the call do anything with a file but lease it."""
-    yield (_EQUAL, 0, 4, number)
-    yield from ((_LOAD, 0, 0, _ARGUMENTS + 8), (_EQUAL, 0, 1, LEASE), (_RETURN, 0, 0, _FORBID), (_RETURN, 0, 0, _ALLOW))
+    body = [(_LOAD, 0, 0, _ARGUMENTS + 8), (_EQUAL, 1, 0, LEASE), (_EQUAL, 0, 1, DELEGATION)]
+    body += [(_RETURN, 0, 0, _FORBID), (_RETURN, 0, 0, _ALLOW)]
+    yield (_EQUAL, 0, len(body), number)
+    yield from body
 
 
 def restrict() -> None:
