@@ -337,7 +337,11 @@ class TestTheValuesForTheOfficialChartOfNats:
             "host": "127.0.0.1",
             "port": port,
             "server_name": "nats-0",
-            "jetstream": {"store_dir": str(tmp_path / "data"), **config["jetstream"]["merge"]},
+            "jetstream": {
+                "store_dir": str(tmp_path / "data"),
+                "max_file_store": 1 << 50,
+                **config["jetstream"]["merge"],
+            },
             "tls": {f"{name}_file": str(keys / "server" / tls[name]) for name in ("cert", "key")},
             "max_payload": config["merge"]["max_payload"],
         }

@@ -8,6 +8,7 @@ import importlib
 import importlib.abc
 import importlib.util
 import sys
+import threading
 from collections.abc import Generator
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -64,17 +65,26 @@ class _Deferred(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name in ("__path__", "__file__", "__cached__"):  # which importing looks for, and sets
             raise AttributeError(name)
-        path = f"{self.__name__}.{name}"
-        if self is sys.modules.get(self.__name__) and PathFinder.find_spec(path, getattr(self, "__path__", ())):
-            return importlib.import_module(path)
-        module = _DEFERRING.imported(self.__name__)
+        if (module := vars(self).get("_real")) is None:
+            path = f"{self.__name__}.{name}"
+            if self is sys.modules.get(self.__name__) and PathFinder.find_spec(path, getattr(self, "__path__", ())):
+                return importlib.import_module(path)
+            module = vars(self)["_real"] = _DEFERRING.imported(self.__name__)
         if name == "__all__" and not hasattr(module, name):  # of `import *`, which would take the names here otherwise
             return [each for each in vars(module) if not each.startswith("_")]
         return getattr(module, name)
 
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """Call the function that hides this module, as some of PyTorch do."""
+        parent, _, name = self.__name__.rpartition(".")
+        return getattr(_DEFERRING.imported(parent), name)(*given, **named)
+
 
 class _Deferring(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds modules of frameworks, and loads nothing in their place, until one of them is used."""
+
+    def __init__(self) -> None:
+        self._importing = threading.RLock()
 
     def find_spec(self, fullname: str, path: Any = None, target: object = None) -> ModuleSpec | None:
         if fullname.partition(".")[0] not in _FRAMEWORKS:
@@ -95,14 +105,19 @@ class _Deferring(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def imported(self, name: str) -> ModuleType:
         """Return a module as it is: nothing is deferred from now on."""
-        with contextlib.suppress(ValueError):
-            sys.meta_path.remove(self)
+        with self._importing:  # threads of a lane: the second one finds what the first has imported
+            if self in sys.meta_path:
+                self._stop()
+                with lighter_imports():
+                    return importlib.import_module(name)
+            return importlib.import_module(name)
+
+    def _stop(self) -> None:
+        sys.meta_path.remove(self)
         for deferred in [each for each in [*sys.modules.values()] if isinstance(each, _Deferred)]:
             sys.modules.pop(deferred.__name__, None)
             for child in [child for child, of in vars(deferred).items() if isinstance(of, _Deferred)]:
                 delattr(deferred, child)  # who holds the parent finds the real one from now on
-        with lighter_imports():
-            return importlib.import_module(name)
 
 
 _DEFERRING = _Deferring()

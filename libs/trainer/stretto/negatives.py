@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from os import PathLike
+from pathlib import Path
 from typing import Any, Self
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,13 +59,15 @@ class Popularity:
         try:
             with np.load(path) as kept:
                 return cls(kept["items"], kept["counts"], power)
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, EOFError, BadZipFile) as error:
             raise DataError(f"{path} is no popularity: {error}; write it by Popularity.of(…).save(path)") from error
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write items and counts as a file of NumPy (.npz)."""
-        with open(path, "wb") as file:
+        draft = Path(path).with_name(f"{Path(path).name}.tmp")
+        with draft.open("wb") as file:
             np.savez(file, items=self._items, counts=self._counts)
+        draft.replace(path)
 
     def log_q(self, items: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
         """Return log Q of items, of any shape. An item that was not counted has that of the rarest one."""

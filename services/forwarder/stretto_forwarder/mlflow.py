@@ -103,5 +103,6 @@ class Mlflow:
             raise _Refused(AttemptOutcome(0, f"{what}: HTTP {outcome.status}, no JSON: is it MLflow?")) from None
         if not 200 <= outcome.status < 300 or not isinstance(answer, dict):
             told = str(answer.get("message", ""))[:300] if isinstance(answer, dict) else ""
-            raise _Refused(AttemptOutcome(outcome.status, f"{what}: {outcome.reason} {told}", outcome.retry_after_s))
+            status = 0 if outcome.status < 300 else outcome.status  # an answer of another form is no delivery
+            raise _Refused(AttemptOutcome(status, f"{what}: {outcome.reason} {told}", outcome.retry_after_s))
         return answer

@@ -189,7 +189,12 @@ class EndpointLane:
         attributes = {"stretto.job": delivery.stored.subject.rpartition(".")[2], "stretto.endpoint": self.name}
         what = f"post {given.get('ce-type', delivery.stored.subject)}"
         with self._tracing.sending(what, given.get("traceparent", ""), attributes) as sent:
-            return await self._sink.send(delivery.stored, sent)
+            try:
+                return await self._sink.send(delivery.stored, sent)
+            except (NotForwardable, WireError):
+                raise
+            except Exception as error:  # what an endpoint answers, or a job measures, stops no other endpoint
+                return AttemptOutcome(0, f"{type(error).__name__}: {error}")
 
     async def _set_aside(self, delivery: Delivery, reason: str, error: str) -> None:
         """Store the event in the dead letters. Raises BusFault if that failed; the event is then not done."""

@@ -126,6 +126,11 @@ def targets_of(settings: ForwarderSettings, environ: Mapping[str, str] = os.envi
 
 
 def _check(endpoint: Endpoint, path: Path) -> None:
+    for name in endpoint.events:
+        if name not in EVENTS:
+            near = difflib.get_close_matches(name, EVENTS, n=1)
+            meant = f"did you mean {near[0]}?" if near else f"known are {', '.join(EVENTS)}"
+            raise SettingsFault(f"{path}: endpoint {endpoint.name}: no event is called {name}; {meant}")
     if endpoint.form == "tensorboard":
         if endpoint.folder is None or not endpoint.folder.is_absolute() or endpoint.url:
             raise SettingsFault(
@@ -146,11 +151,6 @@ def _check(endpoint: Endpoint, path: Path) -> None:
             f"{path}: endpoint {endpoint.name}: url = {endpoint.url} cannot be posted to: give a host name or address, "
             "a port from 1 to 65535 if any, and nothing but ASCII"
         )
-    for name in endpoint.events:
-        if name not in EVENTS:
-            near = difflib.get_close_matches(name, EVENTS, n=1)
-            meant = f"did you mean {near[0]}?" if near else f"known are {', '.join(EVENTS)}"
-            raise SettingsFault(f"{path}: endpoint {endpoint.name}: no event is called {name}; {meant}")
 
 
 def _secret(text: str, where: str) -> SecretBytes:

@@ -8,6 +8,7 @@ its last whole record, by whichever forwarder, and a message that comes again ad
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import struct
 from pathlib import Path
@@ -21,6 +22,8 @@ from stretto_forwarder.settings import EndpointTarget
 FILE = "events.out.tfevents.stretto"
 _WRITER = b"stretto:"
 _HEAD, _TAIL = 12, 4
+FLOAT_MOST = (2 - 2**-23) * 2.0**127
+"""Largest number of 32 bits; a job may measure a larger one."""
 
 
 class Tensorboard:
@@ -45,6 +48,7 @@ def append(path: Path, points: Points) -> None:
     """Write points behind the last whole record, unless it is of the same message or a later one. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+b") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # another forwarder that writes just now: this one tries again
         whole, last = _end_of(file.read())
         if last >= points.seq:
             return
@@ -60,7 +64,8 @@ def append(path: Path, points: Points) -> None:
 def event(points: Points) -> bytes:
     """Return points as an Event: wall_time, step, summary of simple values, source_metadata.writer."""
     values = b"".join(
-        _text(1, _text(1, name.encode()) + b"\x15" + struct.pack("<f", value)) for name, value in points.values.items()
+        _text(1, _text(1, name.encode()) + b"\x15" + struct.pack("<f", max(-FLOAT_MOST, min(value, FLOAT_MOST))))
+        for name, value in points.values.items()
     )
     head = _double(1, points.time_s) + b"\x10" + _varint(points.step) + _text(5, values)
     return head + _text(10, _text(1, _WRITER + str(points.seq).encode()))
@@ -87,7 +92,10 @@ def _end_of(content: bytes) -> tuple[int, int]:
     while len(content) >= end + _HEAD:
         length = int.from_bytes(content[end : end + 8], "little")
         after = end + _HEAD + length + _TAIL
-        if after > len(content):
+        head = content[end : end + _HEAD]
+        if after > len(content) or head[8:] != struct.pack(
+            "<I", masked(head[:8])
+        ):  # cut off, or zeros
             break
         number = content[end + _HEAD : after - _TAIL].rpartition(_WRITER)[2]
         end, last = after, int(number) if number.isdigit() else last

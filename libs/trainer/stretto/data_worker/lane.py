@@ -33,7 +33,7 @@ class Lane:
     def __init__(self, reader: Program | BatchReader, fingerprint: Fingerprint, address: str, access: Access) -> None:
         self._reader = reader
         self._fingerprint = fingerprint
-        self._turn = threading.Lock()
+        self._turn, self._preparing = threading.Lock(), threading.Lock()
         self._lock = threading.Lock()
         self._in_hand, self._since_s = 0, 0.0
         """Batches that the lane has in hand, and until when its time with some in hand is counted."""
@@ -67,7 +67,8 @@ class Lane:
             with self._turn:
                 batch = self._reader.read(wanted.start, wanted.length, wanted.partition)
             # beside the reading of the next one: a store is not kept waiting by what only computes
-            arrays = arrays_of(self._reader.prepared(batch))
+            with self._preparing:  # the user's keys may keep something from one call to the next
+                arrays = arrays_of(self._reader.prepared(batch))
             prepared = 1
         finally:
             self._count(-1, prepared)

@@ -118,7 +118,7 @@ class ColumnFacts:
         words = words if self.is_list else pc.utf8_trim_whitespace(words)
         integral = pc.match_substring_regex(words, _INTEGER)
         self.is_integer &= pc.all(integral).as_py()
-        if self.is_integer and not _casts(words, pa.int64()):
+        if not _casts(words.filter(integral), pa.int64()):
             self.is_integer = self.is_number = False  # ids of more than 64 bits: as floats, some would be the same
         elif not self.is_integer and not _casts(words, pa.float64()):
             self._note_odd(column, words)
