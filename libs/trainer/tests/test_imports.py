@@ -12,7 +12,8 @@ import pytest
 
 FILES = {
     "__init__.py": "loaded = True\nfrom . import nn\n__version__ = '2.6'\n",
-    "nn.py": "class Module: ...\n",
+    "nn/__init__.py": "from .norm import norm\nclass Module: ...\n",
+    "nn/norm.py": "def norm(number): return number\n",
 }
 TASK = """
 import keras
@@ -59,6 +60,12 @@ assert not heavy, heavy
             "from torch.nn import Module; import torch; print(Module is torch.nn.Module, is_deferred(torch))",
             "True False",
         ),
+        (
+            "import gc, torch; torch.loaded; before = gc.get_freeze_count(); torch.loaded; "
+            "print(gc.get_freeze_count() == before)",
+            "True",
+        ),
+        ("from torch.nn import norm; print(norm(3))", "3"),
         ("import torch; from torch import *; print(loaded, is_deferred(sys.modules['torch']))", "True False"),
         ("import torch\ntry:\n    import torch.no\nexcept ModuleNotFoundError as error: print(error.name)", "torch.no"),
         ("import torch\ntry: torch.no\nexcept AttributeError as error: print(error.name, error.obj.loaded)", "no True"),
@@ -67,6 +74,7 @@ assert not heavy, heavy
 def test_a_framework_is_imported_at_its_first_use(uses: str, told: str, tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
     for name, text in FILES.items():
+        (tmp_path / "torch" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "torch" / name).write_text(text)
     assert run(uses, tmp_path) == told
 

@@ -93,9 +93,7 @@ def _end_of(content: bytes) -> tuple[int, int]:
         length = int.from_bytes(content[end : end + 8], "little")
         after = end + _HEAD + length + _TAIL
         head = content[end : end + _HEAD]
-        if after > len(content) or head[8:] != struct.pack(
-            "<I", masked(head[:8])
-        ):  # cut off, or zeros
+        if after > len(content) or head[8:] != struct.pack("<I", masked(head[:8])):  # cut off, or zeros
             break
         number = content[end + _HEAD : after - _TAIL].rpartition(_WRITER)[2]
         end, last = after, int(number) if number.isdigit() else last

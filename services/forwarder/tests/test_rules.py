@@ -151,6 +151,7 @@ def test_what_is_no_event_is_told_so() -> None:
         ({"url": None}, "cannot be posted to"),
         ({"form": "wandb"}, "form"),
         ({"form": "tensorboard"}, "give the absolute folder of TensorBoard, and no url"),
+        ({"form": "tensorboard", "events": ["evaluation-measurd"]}, "did you mean evaluation-measured"),
         ({"form": "tensorboard", "url": None, "folder": "board"}, "give the absolute folder"),
         ({"folder": "/board"}, "folder is for form: tensorboard"),
         ({"form": "mlflow", "url": "https://a/?b=c"}, "without a query"),
@@ -180,3 +181,4 @@ def test_an_event_of_tensorboard_is_written_byte_for_byte() -> None:
     assert written.hex() == (
         "2500000000000000eabc36f309000000000000f83f10ac022a0a0a080a0178150000003f520b0a097374726574746f3a356d6fb148"
     )
+    assert event(Points("a", 5, 1.5, 300, {"x": 1e39})).count(bytes.fromhex("ffff7f7f")) == 1, "the largest of 32 bits"
