@@ -524,7 +524,7 @@ def test_a_full_disk_costs_a_service_lines_of_its_log_alone() -> None:
 
 
 async def test_a_full_disk_delays_the_address_of_a_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It goes on meanwhile: it may be the one that makes room."""
+    """The service goes on meanwhile: it may be what makes room."""
     tries = iter([OSError(errno.ENOSPC, "no space")])
     write = Path.write_text
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from .errors import DataError
 
 _DRAWS_OF_A_BLOCK = 4
-"""Philox makes so many numbers of 64 bits at a time; a sample begins with a new block."""
+"""Numbers of 64 bits that Philox makes at a time, a block; each sample begins with a new block."""
 
 
 class Popularity:
@@ -44,7 +44,7 @@ class Popularity:
 
     @classmethod
     def of(cls, parts: Iterable[NDArray[np.integer[Any]]], power: float = 1.0) -> Self:
-        """Count the items of a dataset, which come in parts, such as those of its reads. Raises DataError."""
+        """Count the items of a dataset, given in parts, such as its reads. Raises DataError."""
         seen, counts = np.zeros(0, np.int64), np.zeros(0, np.int64)
         for part in parts:
             items = np.concatenate([seen, np.asarray(part, np.int64).reshape(-1)])
@@ -70,7 +70,7 @@ class Popularity:
         draft.replace(path)
 
     def log_q(self, items: NDArray[np.integer[Any]]) -> NDArray[np.float32]:
-        """Return log Q of items, of any shape. An item that was not counted has that of the rarest one."""
+        """Return log Q of items, of any shape. An item that was not counted has the log Q of the rarest item."""
         places = np.minimum(np.searchsorted(self._items, items), len(self._items) - 1)
         found = np.where(self._items[places] == items, self._log_q[places], self._log_q.min())
         return found.astype(np.float32)

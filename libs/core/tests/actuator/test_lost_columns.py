@@ -170,7 +170,7 @@ def test_a_completion_published_before_the_ledger_heard_of_the_loss_does_not_end
 
 
 def test_too_many_losses_in_a_row_end_the_job() -> None:
-    """Those of long ago do not count."""
+    """Losses of long ago do not count."""
     cluster = started(plan(ps=2))
     for number in range(11):
         cluster.now += servers.CALM_S * (number == 5)

@@ -131,13 +131,17 @@ class Nursery:
             socket.send_fds(self._socket, [b"fork"], [request.fileno(), theirs, log.fileno(), *sockets])
         told = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(told)
-        await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(ours, "rb", 0))
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, os.fdopen(ours, "rb", 0))
         line = b""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FORK_S):
-                line = await told.readline()
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FORK_S):
+                    line = await told.readline()
+        finally:
+            if not line:
+                pipe.close()  # a process that the nursery forks for it after this finds nobody to tell, and is ended
         if not line:
-            self.close()  # what it forks after this finds nobody to tell, and is ended
+            self.close()
             raise OSError(f"the process that services are forked from has ended, or stands still; see {self._log}")
         return Forked(int(line), told)
 

@@ -24,7 +24,7 @@ log = logging.getLogger("stretto.data_worker")
 
 _WATCH_S = 0.2
 _SERVES_S = 2.0
-"""Seconds that a worker which asks for lanes waits for the first one that serves: less than its connection waits."""
+"""Seconds that a worker which asks for lanes waits for the first lane that serves: less than its connection waits."""
 
 
 class DataWorker:

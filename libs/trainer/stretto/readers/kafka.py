@@ -98,7 +98,7 @@ class Kafka:
         return values
 
     def _opened(self) -> Any:
-        """Return this process's consumer. After a fork, that of the other process can neither be used nor be closed."""
+        """Return this process's consumer. After a fork, the parent's consumer can neither be used nor be closed."""
         if self._process != os.getpid():
             self._left.append(self._consumer)
             self._consumer, self._process, self._position = _consumer(self._settings), os.getpid(), None
