@@ -1,6 +1,6 @@
 """``make bench``: measure ratios against baselines of the same run; write a table and bench-results/bench.json.
 
-Each module of :data:`MODULES` has ``run() -> list[Row]``, and may name the papers' claims that its rows check
+Each module of :data:`places.MODULES` has ``run() -> list[Row]``, and may name the papers' claims that its rows check
 (claims.py; bench-results/claims.md). ``--only NAME`` measures one module and keeps the last results of all others. The
 exit status is 1 when a bar is missed or a module could not be measured.
 """
@@ -8,7 +8,6 @@ exit status is 1 when a bar is missed or a module could not be measured.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import platform
@@ -23,28 +22,10 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tests.bench import claims
+from tests.bench import claims, places
 from tests.bench.rows import Row, row
 
-MODULES = (
-    *("idle", "messages", "runtime", "dispatcher", "peer", "intake", "deciding", "background", "takeover", "backup"),
-    *("finished", "space", "pods", "candidates", "selection", "allocation", "placement", "data_workers", "cluster"),
-    *("fits", "exploration", "plane", "store", "servers", "readers", "crossings", "feeding", "hostile", "joining"),
-    *("fused_training", "wide", "money", "tuning", "sharing", "partitioning", "home", "trainer", "lease_ahead"),
-    *(
-        "adapted",
-        "moves",
-        "checkpoint",
-        "differences",
-        "worker_loss",
-        "server_loss",
-        "memory",
-        "memory_law",
-        "memory_limits",
-    ),
-    *("forecasts", "stragglers", "containers"),
-)
-RESULTS = Path(__file__).parents[2] / "bench-results" / "bench.json"
+RESULTS = places.ROOT / "bench-results" / "bench.json"
 
 
 def measure(module: str) -> dict[str, Any]:
@@ -56,7 +37,7 @@ def measure(module: str) -> dict[str, Any]:
     }
     begin = time.perf_counter()
     try:
-        rows = [checked(each) for each in importlib.import_module(f"tests.bench.{module}").run()]
+        rows = [checked(each) for each in places.module(module).run()]
     except Exception as error:
         traceback.print_exc()
         rows = [failed(module, error)]
@@ -134,10 +115,11 @@ def earlier(path: Path) -> dict[str, Any]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
-    parser.add_argument("--only", choices=MODULES, help="measure this one alone")
+    every = [name for names in places.MODULES.values() for name in names]
+    parser.add_argument("--only", choices=every, metavar="NAME", help=f"measure this one alone: {', '.join(every)}")
     only = parser.parse_args().only
     console = Console(width=None if sys.stdout.isatty() else 160)
-    modules = (only,) if only else MODULES
+    modules = [only] if only else every
     results: dict[str, Any] = {}
     for module in modules:
         console.print(f"measuring {module} …", style="dim")

@@ -6,12 +6,13 @@ and names the test.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
+
+from tests.bench.places import module
 
 COLUMNS = ("paper", "claims", "published", "ours", "same", "why")
 TENTH = 0.1
@@ -80,9 +81,7 @@ def always(_: float) -> bool:
 def lines(results: dict[str, Any]) -> list[tuple[str, ...]]:
     """Return a line per claim of the modules that have results, in order."""
     rows = {row["name"]: row for result in results.values() for row in result["rows"]}
-    claims: Iterable[Claim] = (
-        claim for module in results for claim in getattr(importlib.import_module(f"tests.bench.{module}"), "CLAIMS", ())
-    )
+    claims: Iterable[Claim] = (claim for name in results for claim in getattr(module(name), "CLAIMS", ()))
     return [claim.line(rows) for claim in claims]
 
 

@@ -19,7 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[2]
+from tests.bench.places import ROOT
+
 BASELINE = "d4aab18"
 FOLDER = ROOT / ".stretto" / f"baseline-{BASELINE}"
 PS_SCRIPT = Path("libs/trainer/tests/engine/ps_process.py")
@@ -83,6 +84,7 @@ class Engine:
     root: Path = ROOT
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     is_baseline: bool = False
+    trainer: str = "tests.bench.training.trainer_worker"
 
     def process(self, *command: str) -> Process:
         return Process(*command, cwd=self.root, environment=self.environment)
@@ -112,7 +114,13 @@ def baseline() -> Engine:
         subprocess.run(["tar", "x"], cwd=part, input=archive.stdout, check=True)
         part.rename(FOLDER)
     paths = [str(path) for path in (FOLDER, *sorted((FOLDER / "libs").iterdir()))]
-    return Engine(f"engine of {BASELINE}", FOLDER, {"PYTHONPATH": os.pathsep.join(paths)}, is_baseline=True)
+    return Engine(
+        f"engine of {BASELINE}",
+        FOLDER,
+        {"PYTHONPATH": os.pathsep.join(paths)},
+        is_baseline=True,
+        trainer="tests.bench.trainer_worker",
+    )
 
 
 @dataclass

@@ -41,7 +41,7 @@ from stretto_wire.contract.registry import SERVICES, STATE, STATE_PREFIX, STREAM
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 
-from tests.bench.fleet import Job, store
+from tests.bench.control.fleet import Job, store
 from tests.live_bus import plan_of, pod_file
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]  # what a run shows depends on time: beside others it would be late

@@ -31,7 +31,7 @@ MIB = 2**20
 @pytest.mark.proof
 @pytest.mark.parametrize("family", FAMILIES)
 def test_no_curve_runs_out_of_memory_and_little_is_held_that_is_not_needed(family: str) -> None:
-    """A few of the benchmark's curves (tests/bench/memory.py plays 200 of them, and others)."""
+    """A few of the benchmark's curves (tests/bench/decisions/memory.py plays 200 of them, and others)."""
     curves = [generate(family, seed, moments=90) for seed in range(500, 503)]
     played = [play(curve, Case.draw(seed)) for seed, curve in enumerate(curves)]
     assert [outcome.oom_at for outcome in played] == [None] * len(played)

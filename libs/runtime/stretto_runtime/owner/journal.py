@@ -30,7 +30,7 @@ QUEUE_ENTRIES_OF_A_JOB = QUEUE_ENTRIES // 8
 """Requests of one job that wait: one that floods is told to ask again before others have no place left."""
 GATHERING_TURNS = 4
 """Turns of the loop between two frames: requests that have arrived meanwhile share the next. A turn with nothing to do
-takes microseconds; ``tests.bench.dispatcher`` measures the CPU time of a pair, which this saves."""
+takes microseconds; ``tests.bench.log.dispatcher`` measures the CPU time of a pair, which this saves."""
 
 
 class Frame:

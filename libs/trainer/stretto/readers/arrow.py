@@ -35,7 +35,7 @@ _BLOCK_BYTES = 4 * 2**20
 _OPEN_FILES = 128
 _THREADS_LOCAL = 1
 _THREADS_REMOTE = 4
-"""Loads at a time. Measured with 20 ms per request (tests/bench/readers.py)."""
+"""Loads at a time. Measured with 20 ms per request (tests/bench/feeding/readers.py)."""
 _AHEAD_BLOCKS = 8
 _RUNS = 2
 """Sequences of reads that are followed at a time: training and evaluation."""

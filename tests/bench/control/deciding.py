@@ -1,0 +1,226 @@
+"""Seconds from telemetry to the plan that it causes: profiler, fitter, planner and arbiter, 200 and 1,000 live jobs.
+
+A live job has 2 workers and 1 parameter server that report every second, as the trainer's do, and a ledger that
+publishes its progress every two seconds; only the training is left out (``fleet``). A decision is applied a second
+later, as by an actuator. The figure is the time between two stamps of the server: of the report that closed a window,
+and of the decision that followed (``plan-decided`` or ``plan-refused``). The ids of the messages between them link the
+two. Waits by design lie before the report (the window of 5 s, three settled windows before a measurement is proposed).
+Only decisions after a proposal of the planner count: a choice in the arbiter's rounds waits up to 2 s by design.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+import urllib.request
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import uvloop
+from stretto_bus import Client
+from stretto_bus.ordered_consumer import scan
+from stretto_installation.server import EmbeddedServer
+from stretto_messages.arbiter import PlanDecided
+from stretto_wire.contract.registry import STREAM
+
+from tests.bench.control.fleet import Job, Pod, cpu_s, fleet, sent, store
+from tests.bench.log.bus import fresh_bus
+from tests.bench.rows import Row, row_at_most
+
+SERVICES = ("profiler", "fitter", "planner", "arbiter")
+BARS_S = {200: 0.25, 1000: 1.0}
+WORKERS, SERVERS = 2, 1
+REPORT_S, PROGRESS_S, APPLY_S, BEAT_S = 1.0, 2.0, 1.0, 0.01
+ARRIVAL_S, MEASURED_S = 30.0, 40.0
+CHAIN = ("profile-measured", "model-fitted", "plan-proposed")
+ROOM = {
+    f"STRETTO_{service}_{name}": size
+    for service in ("PLANNER", "ARBITER")
+    for name, size in (("CPU_CORES", "90000"), ("MEMORY_BYTES", str(2**50)))
+}
+
+
+class Decisions(NamedTuple):
+    """Seconds from telemetry to decision, the number of decisions of each kind, and the busy share of a core."""
+
+    latencies_s: list[float]
+    kinds: Counter[str]
+    busy: dict[str, float]
+
+
+def run() -> list[Row]:
+    """Return a row for each number of live jobs."""
+    return [_row(count, _measured(count)) for count in BARS_S]
+
+
+def _measured(count: int) -> Decisions:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
+        return loop.run(_measure(count))
+
+
+def _row(count: int, decisions: Decisions) -> Row:
+    ordered, bar_s = sorted(decisions.latencies_s), BARS_S[count]
+    if len(ordered) < 100:
+        raise RuntimeError(f"{len(ordered)} decisions with {count} jobs: too few for a p99; {decisions.kinds}")
+    p99_s = ordered[int(0.99 * len(ordered))]
+    busy = " ".join(f"{name} {share:.0%}" for name, share in decisions.busy.items())
+    note = (
+        f"p50 {1000 * statistics.median(ordered):.0f} ms of {len(ordered)} decisions; of a core: {busy}, "
+        f"together {sum(decisions.busy.values()):.0%}, of {os.cpu_count()} cores; load {os.getloadavg()[0]:.1f}"
+    )
+    return row_at_most(f"telemetry to plan, p99, {count} live jobs", 1000 * p99_s, "ms", 1000 * bar_s, note)
+
+
+async def _measure(count: int) -> Decisions:
+    async with fresh_bus() as (client, server, folder), AsyncExitStack() as stack:
+        pids = {each: await stack.enter_async_context(serving(each, server, folder, ROOM)) for each in SERVICES}
+        pids |= {"server": server.pid or 0, "simulation": os.getpid()}
+        return await _live(client, fleet(count, WORKERS, SERVERS), pids)
+
+
+@asynccontextmanager
+async def serving(name: str, server: EmbeddedServer, folder: Path, settings: Mapping[str, str]) -> AsyncIterator[int]:
+    """Start one replica under these variables; give its process id once it is ready."""
+    environment = {**os.environ, **settings, "STRETTO_NATS_URL": server.url, "STRETTO_STATE_FOLDER": str(folder)}
+    command = [sys.executable, "-m", f"stretto_{name}"]
+    process = await asyncio.create_subprocess_exec(*command, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(60):
+            while not await asyncio.to_thread(_ready, folder / "run" / f"{name}.json"):
+                await asyncio.sleep(0.1)
+        yield process.pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.terminate()
+        await asyncio.wait_for(process.wait(), 30)
+
+
+def _ready(path: Path) -> bool:
+    try:
+        port = json.loads(path.read_text())["port"]
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
+            return bool(json.load(answer)["ready"])
+    except (OSError, ValueError):
+        return False
+
+
+async def _live(client: Client, jobs: list[Job], pids: dict[str, int]) -> Decisions:
+    """Submit the jobs one after another, so that their windows end at different times, and keep them alive."""
+    simulation = Simulation(client, jobs)
+    acting = asyncio.create_task(simulation.act())
+    try:
+        await simulation.live(ARRIVAL_S)
+        first = await client.last_seq()
+        used = Used({name: partial(cpu_s, pid) for name, pid in pids.items()})
+        await simulation.live(MEASURED_S)
+        busy = used.shares()
+    finally:
+        acting.cancel()
+    return await _caused(client, first, busy)
+
+
+class Used:
+    """Return the CPU use of each of ``clocks`` from now on, and of everything else on this machine, in cores."""
+
+    def __init__(self, clocks: Mapping[str, Callable[[], float]]) -> None:
+        self._clocks = clocks
+        self._begin_s, self._before = time.perf_counter(), self._now()
+
+    def _now(self) -> dict[str, float]:
+        times = psutil.cpu_times()
+        used = {name: clock() for name, clock in self._clocks.items()}
+        return {**used, "others": sum(times) - times.idle - times.iowait - sum(used.values())}
+
+    def shares(self) -> dict[str, float]:
+        took_s, now = time.perf_counter() - self._begin_s, self._now()
+        return {name: (now[name] - before_s) / took_s for name, before_s in self._before.items()}
+
+
+class Simulation:
+    """The pods, ledgers and actuator of all jobs."""
+
+    def __init__(self, client: Client, jobs: list[Job]) -> None:
+        self._client = client
+        self._jobs = {job.name: job for job in jobs}
+        self._coming = list(jobs)
+        self._reporting: deque[tuple[Job, Pod]] = deque()
+        self._progressing: deque[Job] = deque()
+        self._gap_s = ARRIVAL_S / len(jobs)
+        self._applying: set[asyncio.Task[None]] = set()
+
+    async def live(self, seconds: float) -> None:
+        """Publish the reports and progress events that are due, for ``seconds``."""
+        end = time.time() + seconds
+        next_job = time.time()
+        while (now := time.time()) < end:
+            while self._coming and now >= next_job:
+                job = self._coming.pop(0)
+                next_job += self._gap_s
+                await store(self._client, [job.submitted(10**12)])
+            await self._tell(now)
+            await asyncio.sleep(BEAT_S)
+
+    async def _tell(self, now: float) -> None:
+        """Publish in turn, the longest silent job first, without waiting for acknowledgements, as pods do."""
+        while self._reporting and now - self._reporting[0][1].told_s >= REPORT_S:
+            job, pod = self._reporting.popleft()
+            if pod in job.pods:
+                await self._client.bus.send(*sent(job.report(pod, now), now))
+                self._reporting.append((job, pod))
+        while self._progressing and now - self._progressing[0].progressed_s >= PROGRESS_S:
+            job = self._progressing.popleft()
+            await self._client.bus.send(*sent(job.progressed(now), now))
+            self._progressing.append(job)
+
+    async def act(self) -> None:
+        """Apply every decided plan."""
+        async for event in self._client.events(patterns=["evt.v1.arbiter.plan-decided.*"]):
+            if isinstance(event.message, PlanDecided):
+                task = asyncio.create_task(self._apply(event.message))
+                self._applying.add(task)
+                task.add_done_callback(self._applying.discard)
+
+    async def _apply(self, decided: PlanDecided) -> None:
+        await asyncio.sleep(APPLY_S)
+        job, now = self._jobs[decided.job], time.time()
+        known = {pod.name for pod in job.pods}
+        told = job.under(decided.plan, decided.version, now)
+        if not known:
+            job.progressed_s = now
+            self._progressing.append(job)
+        self._reporting.extend((job, pod) for pod in job.pods if pod.name not in known)
+        await store(self._client, told)
+
+
+async def _caused(client: Client, first: int, busy: dict[str, float]) -> Decisions:
+    """Follow the ids of every decision back to the report; an input's id is ``<service>:<its sequence>…``."""
+    told: dict[int, tuple[str, int, str]] = {}
+    latencies_s: list[float] = []
+    kinds: Counter[str] = Counter()
+    patterns = [f"*.evt.v1.*.{name}.*" for name in (*CHAIN, "plan-decided", "plan-refused")]
+    async for stored in scan(client.bus, STREAM, patterns, headers_only=True):
+        name = stored.subject.split(".")[4]
+        cause = int(stored.headers["ce-id"].split(":")[1].partition(".")[0])
+        if name in CHAIN:
+            told[stored.seq] = name, cause, stored.headers["ce-time"]
+            continue
+        kinds[name] += 1
+        chain = [told.get(cause)]
+        while chain[-1] is not None and len(chain) < len(CHAIN):
+            chain.append(told.get(chain[-1][1]))
+        if stored.seq > first and [each and each[0] for each in chain] == list(reversed(CHAIN)):
+            assert chain[-1] is not None
+            latencies_s.append(stored.time_s - datetime.fromisoformat(chain[-1][2]).timestamp())
+    return Decisions(latencies_s, kinds, busy)
