@@ -27,12 +27,18 @@ PS_SCRIPT = Path("libs/trainer/tests/engine/ps_process.py")
 
 
 class Process:
-    """A child process that answers each JSON line with one."""
+    """A child process that answers each JSON line with one. `python`: of another environment."""
 
-    def __init__(self, *command: str, cwd: Path = ROOT, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *command: str,
+        cwd: Path = ROOT,
+        environment: Mapping[str, str] | None = None,
+        python: str = sys.executable,
+    ) -> None:
         given = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", **(environment or {})}
         self.child = subprocess.Popen(
-            [sys.executable, *command],
+            [python, *command],
             cwd=cwd,
             env=os.environ | given,
             stdin=subprocess.PIPE,

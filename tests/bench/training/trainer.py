@@ -1,7 +1,7 @@
-"""The trainer: steps per second beside the baseline's engine and ParameterServerStrategy; joining; a live restart.
+"""The trainer: steps per second beside those of its baseline, ParameterServerStrategy and PyTorch; joining.
 
 All sides train the same model on the same batches, in turns of one run, each warm while the others rest. Moves of
-columns while training are measured by ``moves.py``.
+columns while training are measured by ``moves.py``. ``TORCH_PYTHON`` names the Python of an environment with ``torch``.
 
 python -m tests.bench.training.trainer [seconds]
 """
@@ -9,25 +9,31 @@ python -m tests.bench.training.trainer [seconds]
 from __future__ import annotations
 
 import json
+import os
 import socket
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from stretto.readers.synthetic import Synthetic
 
+from tests.bench.places import ROOT
 from tests.bench.processes import OURS, BaselineMissing, Engine, Process, Servers, ask_all, baseline, first_columns
 from tests.bench.rows import Row, row
 from tests.bench.training.trainer_joining import measure_joining
 
 __all__ = ["Process", "ask_all", "first_columns", "run"]
 
+PYTHON = "TORCH_PYTHON"
 WORKERS = 2
 SERVERS = 2
 ROUNDS = 8
-ENGINE_BAR, STRATEGY_BAR = 1.45, 1.5
+ENGINE_BAR, STRATEGY_BAR, TORCH_BAR = 1.45, 1.5, 1.0
 
 
 @dataclass
@@ -35,18 +41,20 @@ class Job:
     """The parameter servers and workers of an engine, without a bus."""
 
     engine: Engine = OURS
+    count: int = WORKERS
+    """of workers, and of parameter servers at the start"""
     workers: list[Process] = field(default_factory=list[Process])
     first_shard: int = 0
 
-    def start(self, servers: int = SERVERS) -> None:
+    def start(self) -> None:
         """Start everything; the workers are not connected yet, and the first servers own all columns."""
         self.start_workers()
         self.servers = Servers(self.engine, self.layout)
-        self.servers.start(servers)
+        self.servers.start(self.count)
         self.servers.place()
 
     def start_workers(self) -> None:
-        self.workers = [self.engine.process("-m", self.engine.trainer) for _ in range(WORKERS)]
+        self.workers = [self.engine.process("-m", self.engine.trainer) for _ in range(self.count)]
         self.layout: dict[str, Any] = ask_all(self.workers, do="layout")[0]["layout"]
 
     def connect(self, pipeline: bool = True) -> None:
@@ -119,6 +127,61 @@ class Strategy:
             process.kill()
 
 
+class DataParallel:
+    """PyTorch alone: each process has the whole model, and gloo averages gradients, those of rows as sparse tensors."""
+
+    def __init__(self, python: str, folder: str, count: int) -> None:
+        self.count = count
+        pool, store = f"{folder}/pool.npz", f"{folder}/store-{count}"
+        if not Path(pool).exists():
+            subprocess.run([sys.executable, "-m", "tests.bench.training.trainer_task", pool], cwd=ROOT, check=True)
+        script = str(Path(__file__).with_name("trainer_torch.py"))
+        self.processes = [Process(script, str(i), str(count), store, pool, python=python) for i in range(count)]
+        for process in self.processes:
+            process.receive()
+
+    def round(self, steps: int) -> Round:
+        """Train so many steps in all, a batch of one process each."""
+        cpu_s = sum(process.cpu_s() for process in self.processes)
+        rate = steps / max(answer["seconds"] for answer in ask_all(self.processes, steps=steps // self.count))
+        return Round(rate, 1e3 * (sum(process.cpu_s() for process in self.processes) - cpu_s) / steps)
+
+    def kill(self) -> None:
+        for process in self.processes:
+            process.kill()
+
+
+def measure_beside_torch(seconds: float) -> list[Row]:
+    """Measure two workers beside two processes of PyTorch, and one beside one, in alternating rounds."""
+    names = {
+        WORKERS: "training steps, 2 workers, beside PyTorch over gloo",
+        1: "training steps, 1 worker, beside PyTorch",
+    }
+    python = os.environ.get(PYTHON, "")
+    if not python:
+        note = f"skipped: {PYTHON} is not set (an environment with torch and numpy)"
+        return [row(name, float("nan"), "steps/s", f">= {TORCH_BAR:g}", None, note) for name in names.values()]
+    each_s = max(1.5, seconds / (4 * ROUNDS))
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for count, name in names.items():
+            job, theirs = Job(count=count), DataParallel(python, folder, count)
+            rounds: list[dict[str, Round]] = []
+            try:
+                job.start()
+                job.connect()
+                job.train(2.0)
+                last = theirs.round(100)
+                for _ in range(ROUNDS):
+                    last = theirs.round(max(20, int(last.rate * each_s)))
+                    rounds.append({job.engine.name: job.round(each_s), "PyTorch": last})
+            finally:
+                job.kill()
+                theirs.kill()
+            rows.append(steps_row(name, job.engine.name, "PyTorch", rounds, TORCH_BAR))
+    return rows
+
+
 def measure_steps(seconds: float) -> list[Row]:
     """Measure all sides in alternating rounds, warm, while the others are at rest."""
     each_s = max(1.5, seconds / (2 * ROUNDS))
@@ -147,17 +210,17 @@ def measure_steps(seconds: float) -> list[Row]:
             job.kill()
         theirs.kill()
     engine = jobs[-1].engine.name if len(jobs) > 1 else ""
+    name = "training steps, 2 workers, 2 parameter servers"
     return [
-        steps_row("", OURS.name, engine, rounds, ENGINE_BAR, missing),
-        steps_row(" beside ParameterServerStrategy", OURS.name, "strategy", rounds, STRATEGY_BAR),
-        steps_row(", model.pipeline: false", "no pipeline", "strategy", rounds, None),
+        steps_row(name, OURS.name, engine, rounds, ENGINE_BAR, missing),
+        steps_row(f"{name} beside ParameterServerStrategy", OURS.name, "strategy", rounds, STRATEGY_BAR),
+        steps_row(f"{name}, model.pipeline: false", "no pipeline", "strategy", rounds, None),
     ]
 
 
 def steps_row(
-    suffix: str, side: str, other: str, rounds: list[dict[str, Round]], bar: float | None, missing: str = ""
+    name: str, side: str, other: str, rounds: list[dict[str, Round]], bar: float | None, missing: str = ""
 ) -> Row:
-    name = f"training steps, 2 workers, 2 parameter servers{suffix}"
     value = statistics.median(turn[side].rate for turn in rounds)
     cpu = f"CPU per step {cpu_of(rounds, side)}"
     if not other:
@@ -191,7 +254,7 @@ def measure_generator() -> Row:
 
 def run(seconds: float = 40.0) -> list[Row]:
     """Return rows of steps and joining, after about `seconds` of measuring and some 80 s of starting."""
-    return [*measure_steps(seconds), measure_joining(), measure_generator()]
+    return [*measure_steps(seconds), *measure_beside_torch(seconds), measure_joining(), measure_generator()]
 
 
 if __name__ == "__main__":
