@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 from stretto_cli.main import COMMANDS, load
-from stretto_core.planner.tuning import TuningRules
+from stretto_core.planner.tuning_rules import TuningRules
 from stretto_wire import JobSpec
 from stretto_wire.contract.registry import CHANNELS
 from stretto_wire.jobspec.schema import job_schema

@@ -111,8 +111,8 @@ def test_a_laptop_installation_runs_from_wheels_alone(wheels: dict[str, Path], t
         with httpx.Client(base_url=f"http://{at['host']}:{at['port']}", follow_redirects=True) as gateway:
             page = gateway.get("/console/")
             assert page.status_code == 200
-            [script] = re.findall(r'src="(/console/assets/[^"]+\.js)"', page.text)
-            assert gateway.get(script).status_code == 200
+            [script] = re.findall(r'src="(?:\./)?(assets/[^"]+\.js)"', page.text)
+            assert gateway.get(f"/console/{script}").status_code == 200
         listed = run(python, "jobs", "--folder", folder, "-o", "json")
         assert json.loads(listed.stdout) == []
     finally:

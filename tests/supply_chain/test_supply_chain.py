@@ -43,6 +43,39 @@ def test_an_image_is_made_of_what_is_pinned_and_its_bill_says_so(image: str) -> 
     assert len(refs) == len(packages)
 
 
+IMPORTS = """
+import importlib, json, pkgutil, sys
+from importlib.metadata import packages_distributions
+
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if path is None and not given.intersection(installed.get(name, given)):
+            raise ModuleNotFoundError(f"the image has no {name}", name=name)
+
+installed, given, found = packages_distributions(), set(json.loads(sys.argv[2])), {}
+sys.meta_path.insert(0, Absent())
+package = importlib.import_module(sys.argv[1])
+for module in pkgutil.walk_packages(package.__path__, f"{sys.argv[1]}."):
+    if not module.name.endswith("__main__"):
+        try:
+            importlib.import_module(module.name)
+        except ImportError as error:
+            found[module.name] = str(error)
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.parametrize("service", sorted(path.name for path in (sbom.ROOT / "services").iterdir() if path.is_dir()))
+def test_a_service_imports_nothing_that_its_image_lacks(service: str) -> None:
+    """Here everything is installed, so that a needless import shows on a cluster first: the service does not start."""
+    packages = sbom.packages_of(service)
+    given = [found.name for found in distributions() if canonicalize_name(found.name) in packages]
+    command = [sys.executable, "-c", IMPORTS, f"stretto_{service}", json.dumps(given)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert json.loads(done.stdout) == {}
+
+
 def test_everything_is_pinned_by_digest_and_the_pins_of_images_are_those_of_constraints() -> None:
     known = pins.read()
     assert [name for name, pin in known.items() if not pin.sha256] == []

@@ -15,7 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from stretto_core.model.types import DataWorkerLimits
-from stretto_core.planner.tuning import Tuning, TuningRules, TuningState
+from stretto_core.planner.tuning import Tuning, TuningState
+from stretto_core.planner.tuning_rules import TuningRules
 from stretto_core.profiler.state import PodWindow, WindowSums
 from stretto_core.profiler.window import feed_profile
 from stretto_messages.base import GIB, example_of

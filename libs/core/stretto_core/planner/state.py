@@ -12,7 +12,8 @@ from stretto_messages.values import FeedProfile, Plan, Resources
 from stretto_core.model.pareto import Overheads
 from stretto_core.model.types import JobProfile
 from stretto_core.planner.exploration import ExplorationLimits
-from stretto_core.planner.tuning import TuningRules, TuningState
+from stretto_core.planner.tuning import TuningState
+from stretto_core.planner.tuning_rules import TuningRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_builders import profile_measured
 from stretto_core.model.types import DataWorkerLimits
-from stretto_core.planner.tuning import Tuning, TuningRules, TuningState
+from stretto_core.planner.tuning import Tuning, TuningState
+from stretto_core.planner.tuning_rules import TuningRules
 from stretto_messages.base import GIB
 from stretto_messages.planner import DataWorkersProposed
 from stretto_messages.profiler import ProfileMeasured

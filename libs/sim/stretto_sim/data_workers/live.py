@@ -14,7 +14,8 @@ from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Emit
 from stretto_core.model.sharing import Ranking
 from stretto_core.model.types import DataWorkerLimits, JobLimits, JobOpened, JobProfile
-from stretto_core.planner.tuning import Tuning, TuningRules, TuningState
+from stretto_core.planner.tuning import Tuning, TuningState
+from stretto_core.planner.tuning_rules import TuningRules
 from stretto_messages.actuator import JobFinished, PlanApplied
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import Message

@@ -11,7 +11,7 @@ from ..imports import defer_frameworks, lighter_imports
 from . import lane as lane
 from .lane_pool import ENTRY_VARIABLE, READS_ONLY_VARIABLE
 
-if os.environ[READS_ONLY_VARIABLE]:
+if os.environ.get(READS_ONLY_VARIABLE):
     defer_frameworks()
 with contextlib.suppress(BaseException), lighter_imports():
     importlib.import_module(os.environ[ENTRY_VARIABLE].partition(":")[0])

@@ -6,7 +6,7 @@ from functools import singledispatchmethod
 from statistics import fmean
 
 from stretto_core.model.types import DataWorkerLimits, Resources
-from stretto_core.planner.tuning import TuningRules
+from stretto_core.planner.tuning_rules import TuningRules
 from stretto_messages.arbiter import DataWorkersDecided
 from stretto_messages.base import Message
 from stretto_messages.pods import DataWorkerReported
