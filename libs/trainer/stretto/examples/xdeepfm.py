@@ -13,8 +13,8 @@ class XDeepFM(CriteoTask):
     def build(self) -> keras.Model:
         rows = keras.Input((FIELDS, self.embedding_dim), name="rows")
         numeric = keras.Input((INTEGERS,), name="numeric")
-        linear = keras.ops.sum(rows[:, :, 0], axis=1, keepdims=True)
-        x0 = rows[:, :, 1:]
+        weights, x0 = keras.ops.split(rows, [1], axis=2)
+        linear = keras.ops.sum(weights, axis=1)
         dimension = self.embedding_dim - 1
 
         # Eq. 6: X^k_h = sum_ij W^{k,h}_ij (X^{k-1}_i * X^0_j), element-wise along the embedding
