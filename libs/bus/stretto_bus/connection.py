@@ -19,7 +19,7 @@ from nats.aio.client import DEFAULT_BUFFER_SIZE, Client, Srv
 from nats.aio.msg import Msg
 from nats.errors import BadSubjectError, ConnectionClosedError, Error, MaxPayloadError, OutboundBufferLimitError
 
-from stretto_bus.received import HEAD, Received, header_lines
+from stretto_bus.received import HEAD, Messages, Received, header_lines
 from stretto_bus.source_port import Transport
 
 FLUSH_S = 10
@@ -63,6 +63,10 @@ class Connection(Client):
     _writing = False
     _unsent_most = 0
     """Unsent bytes after the last write: an upper bound since then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ps = Messages(self)
 
     def interrupt(self) -> None:
         """Note a break: bytes that were not written yet are lost with those that were."""
@@ -184,8 +188,6 @@ class Connection(Client):
         command = _command(subject, reply, data, lines)
         self._pending.append(command)
         self._pending_data_size += len(command)
-        self.stats["out_msgs"] += 1
-        self.stats["out_bytes"] += len(data)
         if not self._writing:
             self._writing = True
             asyncio.get_running_loop().call_soon(self._write)
