@@ -19,7 +19,7 @@ from nats.aio.client import DEFAULT_BUFFER_SIZE, Client, Srv
 from nats.aio.msg import Msg
 from nats.errors import BadSubjectError, ConnectionClosedError, Error, MaxPayloadError, OutboundBufferLimitError
 
-from stretto_bus.received import HEAD, Messages, Received, header_lines
+from stretto_bus.received import HEAD, Messages, header_lines
 from stretto_bus.source_port import Transport
 
 FLUSH_S = 10
@@ -152,17 +152,9 @@ class Connection(Client):
         if PERMISSIONS not in err_msg.lower():
             await self._process_op_err(error)
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        """Call the handler of a ``direct`` subscription at once."""
-        handler = getattr(getattr(self._subs.get(sid), "_cb", None), "handler", None)
-        if handler is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
-            return
-        try:
-            # a subject that is no UTF-8 must not be missing among those that are delivered in order
-            handler(Received(subject.decode("utf-8", "replace"), reply.decode(), data, headers))
-        except Exception as error:  # must not end the reading task
-            await self._error_cb(error)
+    def handler_of(self, sid: int) -> Callable[[Msg], None] | None:
+        """Return the handler of a ``direct`` subscription; None: it is none, or there is no such subscription."""
+        return getattr(getattr(self._subs.get(sid), "_cb", None), "handler", None)
 
     def _unsent(self) -> int:
         writer = getattr(self._transport, "_io_writer", None)

@@ -75,7 +75,7 @@ class Received(Msg):
 
 
 class Messages(Parser):
-    """The parser of nats-py, which finds a message by one search.
+    """The parser of nats-py, which finds a message by one search, and calls the handler of a ``direct`` subscription.
 
     The original tries a regular expression for each kind of line, and copies each message into a buffer and out of it.
     """
@@ -117,6 +117,14 @@ class Messages(Parser):
             if after + 2 > len(data):
                 self._whole_bytes = after + 2 - begin
                 break
-            await self.nc._process_msg(number, subject, reply, data[start:after], data[body:start])
             begin = after + 2
+            if (handler := self.nc.handler_of(number)) is None:
+                await self.nc._process_msg(number, subject, reply, data[start:after], data[body:start])
+                continue
+            try:
+                # a subject that is no UTF-8 must not be missing among those that are delivered in order
+                text = subject.decode("utf-8", "replace")
+                handler(Received(text, reply.decode(), data[start:after], data[body:start]))
+            except Exception as error:  # must not end the reading task
+                await self.nc._error_cb(error)
         self.buf += data[begin:]

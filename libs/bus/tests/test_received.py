@@ -30,6 +30,9 @@ class Recorder:
         self.is_connected = True
         self._parser = parser(self)
 
+    def handler_of(self, sid: int) -> None:
+        return None
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes | None) -> None:
         self.told.append((sid, subject, reply, data, headers or b""))
 
@@ -60,16 +63,19 @@ def _line(subject: str, reply: str, head: bytes, data: bytes) -> bytes:
 
 
 bodies = st.binary(max_size=40) | st.sampled_from((b"\r\n", b"MSG a 7 1\r\nx\r\n", b"x" * 5000))
-lines = st.builds(
+messages = st.builds(
     _line,
     st.sampled_from(("a", "evt.v1.x.y.job-1")),
     st.sampled_from(("", "12", "$JS.ACK.S.C.1.2.3.4.5")),
     st.sampled_from((b"", STATUS, b"NATS/1.0\r\na: b\r\n\r\n")),
     bodies,
-) | st.sampled_from((b"PING\r\n", b"+OK\r\n", b"-ERR 'Permissions Violation'\r\n", b"-ERR 'Stale Connection'\r\n", b"NO\r\n"))
+)
+others = st.sampled_from(
+    (b"PING\r\n", b"+OK\r\n", b"-ERR 'Permissions'\r\n", b"-ERR 'Stale Connection'\r\n", b"NO\r\n")
+)
 
 
-@given(st.lists(lines, max_size=12), st.data())
+@given(st.lists(messages | others, max_size=12), st.data())
 async def test_messages_are_those_of_the_original_wherever_a_read_ends(said: list[bytes], data: st.DataObject) -> None:
     whole = b"".join(said)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
@@ -77,6 +83,8 @@ async def test_messages_are_those_of_the_original_wherever_a_read_ends(said: lis
     assert await Recorder(Messages).parse(reads) == await Recorder(Parser).parse(said)
 
 
-@pytest.mark.parametrize("line", [b"MSG a\r\n", b"MSG a b 1\r\nx\r\n", b"HMSG a 7 9 8\r\n", b"MSG a 7 -15\r\n", b"MSG a 7 b c 1\r\n"])
+@pytest.mark.parametrize(
+    "line", [b"MSG a\r\n", b"MSG a b 1\r\nx\r\n", b"HMSG a 7 9 8\r\n", b"MSG a 7 -15\r\n", b"MSG a 7 b c 1\r\n"]
+)
 async def test_a_message_that_makes_no_sense_breaks_the_line(line: bytes) -> None:
     assert await Recorder(Messages).parse([line]) == [("fault",)]
