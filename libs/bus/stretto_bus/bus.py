@@ -15,8 +15,9 @@ import random
 import re
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import nats.errors
 import structlog
@@ -72,7 +73,8 @@ class Backlog(Protocol):
 Settle = Callable[[Receiver, Msg], None]
 
 
-class Awaited(NamedTuple):
+@dataclass(slots=True)
+class Awaited:
     """An answer that is due in our inbox; ``settle`` turns its message into the result of ``future``."""
 
     future: Receiver

@@ -217,7 +217,6 @@ def _command(subject: str, reply: str, data: bytes, lines: str) -> bytes:
     """PUB or HPUB of the NATS protocol."""
     if not lines:
         return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)
-    block = f"{HEAD}\r\n{lines}\r\n".encode()
-    return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
-        subject.encode(), reply.encode(), len(block), len(block) + len(data), block, data
-    )  # fmt: skip
+    block = f"{HEAD}\r\n{lines}\r\n"
+    size = len(block) if block.isascii() else len(block.encode())
+    return f"HPUB {subject} {reply} {size} {size + len(data)}\r\n{block}".encode() + data + b"\r\n"

@@ -12,6 +12,7 @@ import json
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import structlog
@@ -55,7 +56,8 @@ class Stored(NamedTuple):
     data: bytes
 
 
-class AckReply(NamedTuple):
+@dataclass(slots=True)
+class AckReply:
     """The facts in the reply subject of a delivered message."""
 
     seq: int

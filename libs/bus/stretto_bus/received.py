@@ -80,6 +80,8 @@ class Messages(Parser):
     The original tries a regular expression for each kind of line, and copies each message into a buffer and out of it.
     """
 
+    nc: Any
+    """The connection."""
     _whole_bytes = 0
     """Size of the message at the beginning of the buffer, of which a part is missing; 0: unknown."""
 

@@ -23,7 +23,7 @@ def test_a_header_is_found_by_its_name_and_a_value_is_no_name() -> None:
 
 
 class Recorder:
-    """What a parser hands over; a line that breaks ends the connection."""
+    """Connection of a parser that keeps what it is handed, until its line breaks."""
 
     def __init__(self, parser: type[Parser]) -> None:
         self.told: list[tuple[Any, ...]] = []

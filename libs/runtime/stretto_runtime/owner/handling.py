@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import structlog
 from opentelemetry.trace import Status, StatusCode
@@ -39,7 +39,8 @@ TURN_S = 0.05
 log = structlog.get_logger("stretto.handling")
 
 
-class Output(NamedTuple):
+@dataclass(slots=True)
+class Output:
     """One message to publish."""
 
     id: str
@@ -48,7 +49,8 @@ class Output(NamedTuple):
     data: bytes
 
 
-class Made(NamedTuple):
+@dataclass(slots=True)
+class Made:
     """The outputs of one arrival and the reply to a request, encoded: the bounds of every field hold."""
 
     outputs: list[Output]
