@@ -145,3 +145,18 @@ def test_the_memory_that_is_judged_is_resident_memory(monkeypatch: pytest.Monkey
     [row] = [row for row in idle._measure(tmp_path) if row["name"] == "control plane, resident"]
     assert (row["value"], row["ok"]) == (2.0, False)
     assert "PSS 0.00 GiB" in row["note"]
+
+
+@pytest.mark.slow
+@pytest.mark.alone
+@pytest.mark.night
+@pytest.mark.parametrize("module", ["runtime", "dispatcher"])
+def test_the_log_is_as_fast_beside_its_baseline_as_it_was(module: str) -> None:
+    """A bar counts as kept if one of three runs keeps it: what else the machine does passes, a loss of ours stays."""
+    missed: dict[str, float] | None = None
+    for _ in range(3):
+        now = {row["name"]: row["ratio"] or row["value"] for row in bench.measure(module)["rows"] if row["ok"] is False}
+        missed = now if missed is None else {name: now[name] for name in missed.keys() & now.keys()}
+        if not missed:
+            return
+    pytest.fail(f"missed three times, last by {missed}")

@@ -15,8 +15,9 @@ import random
 import re
 import uuid
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import nats.errors
 import structlog
@@ -72,7 +73,8 @@ class Backlog(Protocol):
 Settle = Callable[[Receiver, Msg], None]
 
 
-class Awaited(NamedTuple):
+@dataclass(slots=True)
+class Awaited:
     """An answer that is due in our inbox; ``settle`` turns its message into the result of ``future``."""
 
     future: Receiver
@@ -91,6 +93,7 @@ class Bus:
     def __init__(self, connection: Connection, user: str | None, inbox: str) -> None:
         self.connection = connection
         self.inbox = inbox
+        self._answers_to = f"{inbox}.to."
         self._user = user
         self.reconnects = 0
         self.last_error = ""
@@ -163,7 +166,7 @@ class Bus:
         finally:
             connecting.cancel()
             refused.cancel()
-        await bus.subscribe(f"{bus.inbox}.to.>", bus._answered)
+        await bus.subscribe(f"{bus._answers_to}>", bus._answered)
         bus._sweeper = bus._loop.call_later(SWEEP_S, bus._sweep)
         return bus
 
@@ -269,7 +272,7 @@ class Bus:
         now = self._loop.time()
         self._pending[token] = Awaited(receiver, now, now + timeout_s, subject, settle or _acknowledge)
         try:
-            self._publish(subject, data, headers, f"{self.inbox}.to.{token}")
+            self._publish(subject, data, headers, self._answers_to + token)
         except BusFault:
             self._pending.pop(token, None)
             raise
@@ -353,7 +356,7 @@ class Bus:
             raise BusFault(f"cannot send to {subject}: {error or type(error).__name__}") from error
 
     def _answered(self, msg: Msg) -> None:
-        awaited = self._pending.pop(msg.subject[len(self.inbox) + len(".to.") :], None)
+        awaited = self._pending.pop(msg.subject[len(self._answers_to) :], None)
         if awaited is not None and not awaited.future.done():
             awaited.settle(awaited.future, msg)
             self._judge(awaited)

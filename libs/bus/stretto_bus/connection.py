@@ -19,7 +19,7 @@ from nats.aio.client import DEFAULT_BUFFER_SIZE, Client, Srv
 from nats.aio.msg import Msg
 from nats.errors import BadSubjectError, ConnectionClosedError, Error, MaxPayloadError, OutboundBufferLimitError
 
-from stretto_bus.received import HEAD, Received, header_lines
+from stretto_bus.received import HEAD, Messages, header_lines
 from stretto_bus.source_port import Transport
 
 FLUSH_S = 10
@@ -63,6 +63,10 @@ class Connection(Client):
     _writing = False
     _unsent_most = 0
     """Unsent bytes after the last write: an upper bound since then."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._ps = Messages(self)
 
     def interrupt(self) -> None:
         """Note a break: bytes that were not written yet are lost with those that were."""
@@ -148,17 +152,9 @@ class Connection(Client):
         if PERMISSIONS not in err_msg.lower():
             await self._process_op_err(error)
 
-    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
-        """Call the handler of a ``direct`` subscription at once."""
-        handler = getattr(getattr(self._subs.get(sid), "_cb", None), "handler", None)
-        if handler is None:
-            await super()._process_msg(sid, subject, reply, data, headers)
-            return
-        try:
-            # a subject that is no UTF-8 must not be missing among those that are delivered in order
-            handler(Received(subject.decode("utf-8", "replace"), reply.decode(), data, headers))
-        except Exception as error:  # must not end the reading task
-            await self._error_cb(error)
+    def handler_of(self, sid: int) -> Callable[[Msg], None] | None:
+        """Return the handler of a ``direct`` subscription; None: it is none, or there is no such subscription."""
+        return getattr(getattr(self._subs.get(sid), "_cb", None), "handler", None)
 
     def _unsent(self) -> int:
         writer = getattr(self._transport, "_io_writer", None)
@@ -184,8 +180,6 @@ class Connection(Client):
         command = _command(subject, reply, data, lines)
         self._pending.append(command)
         self._pending_data_size += len(command)
-        self.stats["out_msgs"] += 1
-        self.stats["out_bytes"] += len(data)
         if not self._writing:
             self._writing = True
             asyncio.get_running_loop().call_soon(self._write)
@@ -223,7 +217,6 @@ def _command(subject: str, reply: str, data: bytes, lines: str) -> bytes:
     """PUB or HPUB of the NATS protocol."""
     if not lines:
         return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(data), data)
-    block = f"{HEAD}\r\n{lines}\r\n".encode()
-    return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
-        subject.encode(), reply.encode(), len(block), len(block) + len(data), block, data
-    )  # fmt: skip
+    block = f"{HEAD}\r\n{lines}\r\n"
+    size = len(block) if block.isascii() else len(block.encode())
+    return f"HPUB {subject} {reply} {size} {size + len(data)}\r\n{block}".encode() + data + b"\r\n"

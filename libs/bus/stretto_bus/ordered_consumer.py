@@ -12,6 +12,7 @@ import json
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 import structlog
@@ -55,7 +56,8 @@ class Stored(NamedTuple):
     data: bytes
 
 
-class AckReply(NamedTuple):
+@dataclass(slots=True)
+class AckReply:
     """The facts in the reply subject of a delivered message."""
 
     seq: int
@@ -68,12 +70,12 @@ class AckReply(NamedTuple):
     @classmethod
     def of(cls, reply: str) -> Self | None:
         """Return the facts of ``$JS.ACK.…``, or None for another reply."""
-        tokens = reply.split(".")
-        if tokens[:2] != ["$JS", "ACK"]:
+        if not reply.startswith("$JS.ACK."):
             return None
-        if len(tokens) > 9:  # with domain and account
-            tokens = tokens[2:]
-        return cls(int(tokens[5]), int(tokens[6]), int(tokens[7]) / 1e9, int(tokens[8]))
+        if reply.count(".") > 8:  # with domain, account and a last token without meaning
+            reply = ".".join(reply.split(".")[2 : 2 + 9])
+        _, seq, consumer_seq, time_ns, pending = reply.rsplit(".", 4)
+        return cls(int(seq), int(consumer_seq), int(time_ns) / 1e9, int(pending))
 
 
 class Quiet:

@@ -23,7 +23,7 @@ from stretto_core.model.throughput import (
     Inputs,
     Measurement,
     design_of,
-    log_sensitivity,
+    predicted_at_least,
     terms_of,
 )
 from stretto_core.offline.experiments import OPTIMISTIC_GAIN_MIN, fastest, to_verify, worth_measuring
@@ -61,7 +61,7 @@ def truth(seed: int, unlike: float = 0.0) -> np.ndarray:
     design = design_of(terms, x)
     theta = draw.dirichlet(np.ones(len(terms))) / np.maximum(design.mean(axis=0), 1e-300) * 0.1
     theta *= np.exp(unlike * draw.standard_normal(len(terms)))
-    return log_sensitivity(terms, design, theta, overlap)[0]
+    return predicted_at_least(terms, design, theta, overlap)
 
 
 class Job:

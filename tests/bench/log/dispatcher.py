@@ -147,7 +147,7 @@ def _rows(rounds: list[Round], sync: str) -> list[Row]:
         f"{name} {statistics.median(getattr(each, name + '_us') for each in rounds):.0f}"
         for name in ("dispatcher", "server", "clients")
     ]
-    least = 1.0 if sync else 0.5
+    least = 1.3 if sync else 0.65
     return [
         row(
             f"durable next, 8 clients, one job{mode}",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
+from itertools import accumulate
 
-import numpy as np
 from stretto_messages.actuator import JobFailed
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.fitter import ModelFitted
@@ -184,11 +185,10 @@ def aggregate(rows: ConfigurationWindows, now: float, half_life_s: float) -> tup
 
 def weighted_median(values: Sequence[float], weights: Sequence[float]) -> float:
     """The value at which half of the weight is reached; the mean of two where it is reached exactly."""
-    order = np.argsort(values, kind="stable")
-    sorted_values = np.asarray(values, dtype=np.float64)[order]
-    reached = np.cumsum(np.asarray(weights, dtype=np.float64)[order])
+    order = sorted(range(len(values)), key=values.__getitem__)
+    reached = list(accumulate(weights[index] for index in order))
     half = reached[-1] / 2
-    at = int(np.searchsorted(reached, half * (1 - 1e-12)))
-    if at + 1 < len(sorted_values) and abs(float(reached[at]) - float(half)) <= 1e-12 * float(half):
-        return float((sorted_values[at] + sorted_values[at + 1]) / 2)
-    return float(sorted_values[at])
+    at = bisect_left(reached, half * (1 - 1e-12))
+    if at + 1 < len(order) and abs(reached[at] - half) <= 1e-12 * half:
+        return (values[order[at]] + values[order[at + 1]]) / 2
+    return values[order[at]]

@@ -24,6 +24,7 @@ from stretto_core.model.throughput import (
     design_of,
     form_named,
     log_sensitivity,
+    predicted_at_least,
     predicted_step_time_s,
     terms_of,
 )
@@ -45,8 +46,8 @@ OVERLAP_EVIDENCE = 3.0  # log likelihood that an overlap has to be ahead of none
 
 @dataclass(frozen=True, slots=True)
 class _System:
-    """Input of one fit. ``rows`` stacks a row for each T and one for each measured component; ``owner`` is the
-    measurement that a row came from, ``is_total`` marks the rows of T."""
+    """Input of one fit. ``rows`` stacks a row for each T, ``totals`` in number, and one for each measured component;
+    ``owner`` is the measurement that a row came from."""
 
     terms: tuple[Term, ...]
     overlap: float
@@ -54,7 +55,7 @@ class _System:
     rows: Array
     observed: Array
     owner: NDArray[np.int64]
-    is_total: NDArray[np.bool_]
+    totals: int
     weight: Array
     share: Array  # per row: what it weighs beside the others of its measurement
     scale: Array  # per term: its largest (beside a similar job, mean) share of a step per unit of coefficient
@@ -117,10 +118,10 @@ def _overlapping(
 
 def _evidence(system: _System, theta: Array) -> float:
     """Log likelihood with the noise integrated out, of the best coefficients; hung windows count as suspicious ones."""
-    _, _, residual = _residuals(system, theta)
-    penalty = RIDGE_NOISE_SD / system.ridge * (system.scale * theta - system.expected)
-    size = np.where(system.is_total, np.minimum(np.abs(residual), SUSPICIOUS), residual)
-    loss = float((system.share * system.weight[system.owner] * size**2).sum() + (penalty**2).sum())
+    _, size = _residuals(system, theta)
+    of_totals = size[: system.totals]
+    np.minimum(np.abs(of_totals), SUSPICIOUS, out=of_totals)
+    loss = _loss(system, system.share * system.weight[system.owner], size, theta)
     return _evidence_most(system) - _evidence_scale(system) * math.log1p(loss / (NOISE_PRIOR_DOF * NOISE_PRIOR_SD**2))
 
 
@@ -139,7 +140,7 @@ def _over_strengths(system: _System, theta: Array, weight: Array) -> Array:
 def _log_occam(system: _System, theta: Array, weight: Array) -> float:
     """Log of the part of the prior's volume that the measurements leave, in the terms that are not at zero."""
     taken = (theta > 0) | (system.ridge >= FREE)
-    _, jacobian, _ = _residuals(system, theta)
+    jacobian = _jacobian(system, theta, _residuals(system, theta)[0])
     scaled = (np.sqrt(system.share * weight[system.owner])[:, None] * jacobian / system.scale)[:, taken]
     ridge = system.ridge[taken]
     precision = (RIDGE_NOISE_SD / ridge) ** 2
@@ -240,7 +241,7 @@ def _assemble(
         rows=stacked,
         observed=np.concatenate(observed),
         owner=np.concatenate(owner),
-        is_total=np.arange(len(stacked)) < len(measurements),
+        totals=len(measurements),
         share=np.where(np.arange(len(stacked)) < len(measurements), 1.0, COMPONENT_WEIGHT),
         weight=np.array([row.weight for row in measurements]),
         scale=scale,
@@ -258,51 +259,59 @@ def _shares(similar: KnownModel, terms: Sequence[Term], scale: Array, x: Inputs,
     return np.array([similar.coefficients.get(term.name, 0.0) for term in terms]) * slower * scale
 
 
-def _residuals(system: _System, theta: Array) -> tuple[Array, Array, Array]:
-    """Predicted T per measurement, Jacobian and residual per row: of log T for T, relative to T for components."""
-    least = 1e-3 * system.observed[system.is_total]
-    predicted, of_log = log_sensitivity(system.terms, system.design, theta, system.overlap, least)
-    jacobian = system.rows / predicted[system.owner][:, None]
-    jacobian[system.is_total] = of_log
+def _residuals(system: _System, theta: Array) -> tuple[Array, Array]:
+    """Predicted T per measurement, and the residual per row: of log T for T, relative to T for components."""
+    of_totals = system.observed[: system.totals]
+    predicted = predicted_at_least(system.terms, system.design, theta, system.overlap, 1e-3 * of_totals)
     residual = (system.observed - system.rows @ theta) / predicted[system.owner]
-    residual[system.is_total] = np.log(system.observed[system.is_total] / predicted)
-    return predicted, jacobian, residual
+    residual[: system.totals] = np.log(of_totals / predicted)
+    return predicted, residual
 
 
-def _objective(system: _System, theta: Array, weight: Array) -> float:
-    _, _, residual = _residuals(system, theta)
+def _jacobian(system: _System, theta: Array, predicted: Array) -> Array:
+    """Derivatives, per row, of what :func:`_residuals` takes the residual of."""
+    jacobian = system.rows / predicted[system.owner][:, None]
+    if system.overlap != 1:  # else the rows of T are those of the design, and their derivatives this
+        jacobian[: system.totals] = log_sensitivity(system.terms, system.design, theta, system.overlap, predicted)
+    return jacobian
+
+
+def _loss(system: _System, weight: Array, residual: Array, theta: Array) -> float:
+    """Squared residuals by the weight of each row, and what the ridge adds."""
     penalty = RIDGE_NOISE_SD / system.ridge * (system.scale * theta - system.expected)
-    return float((system.share * weight[system.owner] * residual**2).sum() + (penalty**2).sum())
+    return float((weight * residual**2).sum() + (penalty**2).sum())
 
 
 def _gauss_newton(system: _System, weight: Array, theta: Array | None = None, rounds: int = 30) -> Array:
     """The non-negative coefficients of least weighted squared log error, ridge included."""
-    ridge = np.diag(RIDGE_NOISE_SD / system.ridge)
-    root = np.sqrt(system.share * weight[system.owner])[:, None]
+    ridge, of_rows = np.diag(RIDGE_NOISE_SD / system.ridge), system.share * weight[system.owner]
+    root, drawn = np.sqrt(of_rows)[:, None], ridge @ system.expected
+
+    def solved(rows: Array, target: Array) -> Array:
+        return _nnls(np.concatenate([rows, ridge]), np.concatenate([root[:, 0] * target, drawn])) / system.scale
+
     if theta is None:  # start from errors relative to the measured T
-        relative = system.rows / system.observed[system.is_total][system.owner][:, None] / system.scale
-        target = system.observed / system.observed[system.is_total][system.owner]
-        solution = _nnls(
-            np.vstack([root * relative, ridge]), np.concatenate([root[:, 0] * target, ridge @ system.expected])
-        )
-        theta = solution / system.scale
+        measured = system.observed[: system.totals][system.owner]
+        theta = solved(root * (system.rows / measured[:, None] / system.scale), system.observed / measured)
         if system.overlap > 1:  # a path that starts at 0 would stay there
             theta = 0.8 * theta + 0.2 / len(theta) / system.scale
-    best = _objective(system, theta, weight)
+    predicted, residual = _residuals(system, theta)
+    best = _loss(system, of_rows, residual, theta)
     for _ in range(rounds):
-        _, jacobian, residual = _residuals(system, theta)
+        jacobian = _jacobian(system, theta, predicted)
         target = jacobian @ theta + residual  # equals 1 + log(T / predicted) on the rows of T
-        matrix = np.vstack([root * jacobian / system.scale, ridge])
-        step = _nnls(matrix, np.concatenate([root[:, 0] * target, ridge @ system.expected])) / system.scale
-        fraction, value = 1.0, math.inf
+        step = solved(root * jacobian / system.scale, target)
+        fraction, value, near = 1.0, math.inf, theta
         while fraction > 1e-3:  # a convex combination stays non-negative
-            value = _objective(system, theta + fraction * (step - theta), weight)
+            near = theta + fraction * (step - theta)
+            predicted, residual = _residuals(system, near)
+            value = _loss(system, of_rows, residual, near)
             if value <= best:
                 break
             fraction /= 2
         if value > best:
             break
-        theta = theta + fraction * (step - theta)
+        theta = near
         if best - value <= (FINE if system.overlap == 1 else COARSE) * (1 + best):
             break
         best = value
@@ -317,7 +326,7 @@ def _nnls(matrix: Array, target: Array) -> Array:
 
 def _suspicious(system: _System, theta: Array) -> bool:
     """Return True if any residual is large or an outlier. Otherwise every measurement keeps its full weight."""
-    size = np.abs(_residuals(system, theta)[2][system.is_total])
+    size = np.abs(_residuals(system, theta)[1][: system.totals])
     most = float(size.max())
     return most > SUSPICIOUS or most > max(OUTLYING * 1.4826 * float(np.median(size)), NEGLIGIBLE)
 
@@ -326,8 +335,7 @@ def _reweight(system: _System, theta: Array) -> tuple[Array, Array]:
     """L1, then bisquare weights by the residual of T: a hung window loses its say."""
     weight = system.weight
     for round_number in range(ROBUST_ROUNDS):
-        _, _, residual = _residuals(system, theta)
-        size = np.abs(residual[system.is_total])
+        size = np.abs(_residuals(system, theta)[1][: system.totals])
         spread = max(1.4826 * float(np.median(size)), NEGLIGIBLE)
         if round_number < ROBUST_ROUNDS // 2:
             weight = system.weight * NEGLIGIBLE / np.maximum(size, NEGLIGIBLE)  # L1
@@ -346,8 +354,8 @@ def _posterior(
 ) -> FittedModel:
     """Inverse-gamma posterior of the noise and normal posterior of all terms, those at zero included."""
     terms = system.terms
-    _, jacobian, residual = _residuals(system, theta)
-    totals = residual[system.is_total]
+    predicted, residual = _residuals(system, theta)
+    jacobian, totals = _jacobian(system, theta, predicted), residual[: system.totals]
     # one that is rejected says nothing of the noise; the others all alike, else the noise is taken for too small
     believed = np.where(weight > REJECTED * system.weight, system.weight, 0.0)
     dof = NOISE_PRIOR_DOF + float(believed.sum())

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
@@ -361,7 +362,9 @@ class FittedModel:
         """Standard deviation of log T of each row of one-dimensional inputs: coefficients, noise-free."""
         terms = terms_named(form_named(self.form), tuple(self.coefficients))
         theta = np.array(list(self.coefficients.values()))
-        _, jacobian = log_sensitivity(terms, design_of(terms, x), theta, self.overlap)
+        design = design_of(terms, x)
+        predicted = predicted_at_least(terms, design, theta, self.overlap)
+        jacobian = log_sensitivity(terms, design, theta, self.overlap, predicted)
         spread = np.einsum("ij,jk,ik->i", jacobian, np.array(self.covariance), jacobian)
         misfit = MISFIT_PER_LOG_UNIT * _log_distance(x, Inputs.of(self.measured))
         return np.sqrt(self.noise_sd**2 * np.maximum(spread, 0.0) + misfit**2)
@@ -409,21 +412,35 @@ def design_of(terms: Sequence[Term], x: Inputs) -> Array:
     return np.stack([np.broadcast_to(term.feature(x), x.workers.shape) for term in terms], axis=1)
 
 
-def log_sensitivity(
+def predicted_at_least(
     terms: Sequence[Term], design: Array, theta: Array, overlap: float, least: Array | float = 1e-12
-) -> tuple[Array, Array]:
-    """T of each row of the design, at least ``least``, and the derivatives of log T by the coefficients.
+) -> Array:
+    """T of each row of the design, at least ``least``."""
+    parts = design @ theta if overlap == 1 else combined(_path_times(terms, design, theta)[0], overlap)
+    return np.maximum(parts, least)
+
+
+def log_sensitivity(terms: Sequence[Term], design: Array, theta: Array, overlap: float, predicted: Array) -> Array:
+    """Derivatives of log T of each row of the design by the coefficients, where T is ``predicted``.
 
     d log T / d theta_k = x_k (T_path / T)^(o - 1) / T; times theta they sum to 1, since T is of degree one in theta.
     """
     if overlap == 1:
-        predicted = np.maximum(design @ theta, least)
-        return predicted, design / predicted[:, None]
-    names = sorted({term.path for term in terms})
-    member = np.array([[term.path == name for term in terms] for name in names], dtype=np.float64)
-    parts = member @ (design * theta).T
-    predicted = np.maximum(combined(parts, overlap), least)
-    return predicted, design * (((parts / predicted) ** (overlap - 1)).T @ member) / predicted[:, None]
+        return design / predicted[:, None]
+    parts, member = _path_times(terms, design, theta)
+    return design * (((parts / predicted) ** (overlap - 1)).T @ member) / predicted[:, None]
+
+
+def _path_times(terms: Sequence[Term], design: Array, theta: Array) -> tuple[Array, Array]:
+    """T of each path (first axis) in each row of the design, and which terms belong to which path."""
+    member = _members(tuple(term.path for term in terms))
+    return member @ (design * theta).T, member
+
+
+@lru_cache(maxsize=256)
+def _members(paths: tuple[str, ...]) -> Array:
+    """Return a row for each path, in order of their names, with 1 for each term on it."""
+    return np.array([[path == name for path in paths] for name in sorted({*paths})], dtype=np.float64)
 
 
 def _log_distance(x: Inputs, measured: Inputs) -> Array:

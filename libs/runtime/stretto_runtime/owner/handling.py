@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import structlog
 from opentelemetry.trace import Status, StatusCode
@@ -39,7 +39,8 @@ TURN_S = 0.05
 log = structlog.get_logger("stretto.handling")
 
 
-class Output(NamedTuple):
+@dataclass(slots=True)
+class Output:
     """One message to publish."""
 
     id: str
@@ -48,7 +49,8 @@ class Output(NamedTuple):
     data: bytes
 
 
-class Made(NamedTuple):
+@dataclass(slots=True)
+class Made:
     """The outputs of one arrival and the reply to a request, encoded: the bounds of every field hold."""
 
     outputs: list[Output]
@@ -201,7 +203,8 @@ class Handling:
         return news
 
     async def _one(self, arrival: Arrival) -> bool:
-        await self._let_others()
+        if self._outputs.full or time.monotonic() - self._turn_began_s > TURN_S:
+            await self._let_others()
         key, meta, request = arrival.key, arrival.meta, arrival.kind == "request"
         if arrival.kind == "damaged":
             await self._letters.add(arrival, DAMAGED, arrival.fault, {}, self.live)
@@ -238,10 +241,9 @@ class Handling:
         return bool(made.outputs or request)
 
     async def _let_others(self) -> None:
-        """Let others have their turn when this has taken long, and wait while too much is on its way."""
-        if time.monotonic() - self._turn_began_s > TURN_S:
-            await asyncio.sleep(0)  # a frame of many requests may take longer than a lease
-            self._turn_began_s = time.monotonic()
+        """Let others have their turn, and wait while too much is on its way."""
+        await asyncio.sleep(0)  # a frame of many requests may take longer than a lease
+        self._turn_began_s = time.monotonic()
         if self._outputs.full:
             await self._outputs.room()
 

@@ -16,7 +16,7 @@ from runtime_counting import Add, Counter, CountState
 from stretto_core.machine import CoreError
 from stretto_runtime import RuntimeFault, Settings
 from stretto_runtime.owner.machines import LANES, Machines, lane_of
-from stretto_runtime.owner.session import snapshot_wait_s
+from stretto_runtime.owner.session import Unsaved, snapshot_wait_s
 from stretto_runtime.owner.snapshots import Document
 
 
@@ -95,19 +95,18 @@ def test_a_machine_of_a_large_state_is_rebuilt_from_what_was_saved() -> None:
 
 
 @pytest.mark.parametrize(
-    ("unsaved", "saved_bytes", "news", "wait_s"),
+    ("unsaved", "saved_bytes", "wait_s"),
     [
-        (1, 500, True, 1.0),
-        (1, 500, False, 30.0),
-        (200, 500, True, 0.2),
-        (200, 4_000_000, True, 30.0),  # replaying these costs less than saving that
-        (2000, 4_000_000, True, 0.2),
+        (Unsaved(1, 1, news=True), 500, 1.0),
+        (Unsaved(1, 1, news=False), 500, 30.0),
+        (Unsaved(200, 50, news=True), 500, 0.2),
+        (Unsaved(200, 51, news=True), 500, 1.0),  # saving so many takes as long as handling a quarter of the inputs
+        (Unsaved(200, 1, news=True), 4_000_000, 30.0),  # replaying these costs less than saving that
+        (Unsaved(2000, 1, news=True), 4_000_000, 0.2),
     ],
 )
-def test_large_documents_wait_for_inputs_that_are_worth_it(
-    unsaved: int, saved_bytes: int, news: bool, wait_s: float
-) -> None:
-    assert snapshot_wait_s(unsaved, saved_bytes, news, Settings()) == wait_s
+def test_documents_wait_for_inputs_that_are_worth_it(unsaved: Unsaved, saved_bytes: int, wait_s: float) -> None:
+    assert snapshot_wait_s(unsaved, saved_bytes, Settings()) == wait_s
 
 
 class Unchanged(CoreError):
