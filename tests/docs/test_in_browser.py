@@ -81,6 +81,9 @@ def test_no_page_is_refused_anything(
     [
         ("deadline", "Set limits, prices and deadlines", "how-to/limits-and-deadlines"),
         ("job stuck pending", "Questions", "explanation/faq"),
+        ("use my own data", "Questions", "explanation/faq"),
+        ("out of memory", "It runs out of memory", "how-to/debug-a-job"),
+        ("compare with torchrec", "Compared with", "explanation/compared-with"),
     ],
 )
 def test_a_search_finds_a_page(address: str, chromium: Any, words: str, title: str, file: str) -> None:
