@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -101,6 +102,30 @@ def instantiate(entry: Any, arguments: Mapping[str, Any], embedding_dim: int) ->
                 f"{type(task).__name__} has no method {method}(); a model needs build() and read(start, length)"
             )
     return task
+
+
+def state_of(task: Task) -> dict[str, tuple[Any, int]]:
+    """Return all that a task's ``build`` may leave for its ``read``, by name: attributes of the object and its class, and
+    names of their module; each with the number of its items, if it is a container.
+    """
+    kind = type(task)
+    module = vars(sys.modules[kind.__module__]) if kind.__module__ in sys.modules else {}
+    places = {"self": getattr(task, "__dict__", {}), kind.__name__: vars(kind), kind.__module__: module}
+    return {
+        f"{place}.{name}": (value, len(value) if isinstance(value, (dict, list, set)) else 0)
+        for place, names in places.items()
+        for name, value in names.items()
+        if not name.startswith("__")
+    }
+
+
+def changes_of(before: Mapping[str, tuple[Any, int]], task: Task) -> tuple[str, ...]:
+    """Return the names in the state of a task whose value is another object than before, or has more or fewer items."""
+    return tuple(
+        name
+        for name, (value, items) in state_of(task).items()
+        if name not in before or before[name][0] is not value or before[name][1] != items
+    )
 
 
 def read_of(task: Task, start: int, length: int, partition: str = "") -> Batch:
