@@ -121,9 +121,7 @@ def test_a_cluster_trains_a_model_of_ones_own_and_gives_it_back(node: Node, fold
     (folder / "bin").mkdir()
     helm.command(folder / "bin")
     places = [str(folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
-    printed = follow_in_one_shell(
-        ON_A_CLUSTER, folder, PATH=os.pathsep.join(places), KUBECONFIG=str(node.kubeconfig)
-    )
+    printed = follow_in_one_shell(ON_A_CLUSTER, folder, PATH=os.pathsep.join(places), KUBECONFIG=str(node.kubeconfig))
     assert "75,000 applied of 75,000, 0 lost, 0 repeated" in printed
     assert auc(printed) > 0.7
     assert "worker-0 of job clicks joined" in printed, "the log of a pod that is gone"

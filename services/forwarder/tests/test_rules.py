@@ -186,7 +186,8 @@ def test_an_event_of_tensorboard_is_written_byte_for_byte() -> None:
 
 def test_points_that_come_again_are_written_once_and_those_of_a_fresh_installation_too(tmp_path: Path) -> None:
     file, end = tmp_path / "a" / "events", End()
-    for seq, time_s, is_written in ((7, 10.0, True), (7, 10.0, False), (6, 9.0, False), (2, 20.0, True), (3, 20.0, True)):
+    points = ((7, 10.0, True), (7, 10.0, False), (6, 9.0, False), (2, 20.0, True), (3, 20.0, True))
+    for seq, time_s, is_written in points:
         before = end
         end = append(file, Points("a", seq, time_s, 1, {"x": 0.5}), end)
         assert (end != before) == is_written

@@ -262,7 +262,7 @@ class DataWorkerList:
         self._reading = reading_to_json(feed.reading)
         if feed.set_by_build:
             log.info(
-                "data workers build the model, as build() sets %s: set in __init__ what read uses, and they need no model",
+                "data workers build the model, as build() sets %s: set in __init__ what read uses, and they need none",
                 ", ".join(feed.set_by_build),
             )
         self._turn = threading.Lock() if feed.reading is None else contextlib.nullcontext()

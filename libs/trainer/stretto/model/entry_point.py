@@ -105,7 +105,7 @@ def instantiate(entry: Any, arguments: Mapping[str, Any], embedding_dim: int) ->
 
 
 def state_of(task: Task) -> dict[str, tuple[Any, int]]:
-    """Return all that a task's ``build`` may leave for its ``read``, by name: attributes of the object and its class, and
+    """Return all that a task's ``build`` may leave for its ``read``, by name: attributes of the object and its class,
     names of their module; each with the number of its items, if it is a container.
     """
     kind = type(task)
