@@ -32,6 +32,7 @@ MODELS = ("wide_deep:WideDeep", "dcn:DCN", "xdeepfm:XDeepFM")
 
 STATEFUL = """\
 import keras, numpy as np
+from types import SimpleNamespace
 
 SHIFTS = {}
 
@@ -41,18 +42,19 @@ class Clicks:
     ready = [1]
 
     def __init__(self):
-        self.kept = [1, 2]
+        self.kept, self.of = [1, 2], SimpleNamespace(by=1)
 
     def build(self):
-        self.shift, self.added = 3, 4
+        self.shift, self.added = 3, SimpleNamespace(inner=4)
         self.kept.append(3)
+        self.of.by = 2
         type(self).ready = [1]
         SHIFTS[0] = 5
         rows = keras.Input((1, 8), name="rows")
         return keras.Model(rows, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
 
     def read(self, start, length):
-        number = np.arange(start, start + length) + self.shift + len(self.kept) + SHIFTS.get(0, 0)
+        number = np.arange(start, start + length) + self.shift + len(self.kept) + SHIFTS.get(0, 0) + self.of.by
         return {"label": number % 2, "categorical": number[:, None] % 7}
 """
 
@@ -127,7 +129,7 @@ def test_lanes_have_what_build_leaves_for_read(tmp_path: Path, monkeypatch: pyte
     before = state_of(task)
     assert changes_of(before, task) == ()
     task.build()
-    left = ("self.kept", "self.shift", "self.added", "Clicks.ready", "stateful.SHIFTS")
+    left = ("self.kept", "self.shift", "self.added", "Clicks.ready", "stateful.SHIFTS", "self.of.by")
     assert changes_of(before, task) == left
     access = Access(Key.random())
     alone, feed = checksum(spec, access, ())
