@@ -8,11 +8,12 @@ DISTS  := $(wildcard libs/*/pyproject.toml) $(wildcard services/*/pyproject.toml
 KERNELS  := $(wildcard libs/*/*/*.c)
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
 INSTALL  := $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation
+# where pip knows an index with wheels for CPUs, TORCH=torch==2.13.0+cpu spares gigabytes for GPUs
 TORCH    ?= torch
 PACKAGES := $(shell grep -c == constraints.txt)
 EVERY_S  := 10
 # Tells every 20th package of pip's output, and every 10 s what it is at: awk would hold its input back.
-PROGRESS := { n=0 at= ; while read -t $(EVERY_S) -r word name rest || [ $$? -gt 128 ]; do case "$$word" in \
+PROGRESS  = { n=0 at= ; while read -t $(EVERY_S) -r word name rest || [ $$? -gt 128 ]; do case "$$word" in \
     Collecting|Processing) at="still at $$name"; n=$$((n + 1)); [ $$((n % 20)) -ne 0 ] || echo "  $$n of $(PACKAGES): $$name";; \
     Installing) at="still unpacking"; echo "  unpacking all …";; \
     Successfully) at=; echo "  done";; \
@@ -49,11 +50,12 @@ $(VENV)/.ready: constraints.txt $(DISTS) $(KERNELS)
 	@$(BIN)/python libs/docs/build.py
 	@touch $@
 
+setup-torch: PACKAGES := $(shell grep -c == compose/pins/laptop-torch.txt)
 setup-torch:  ## create .venv for PyTorch models alone: no TensorFlow, and nothing that only tests need (TORCH=… another torch)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@grep -hE '^(setuptools|wheel)==' constraints.txt | $(INSTALL) -q --require-hashes -r /dev/stdin
-	@$(INSTALL) --require-hashes -r compose/pins/laptop-torch.txt | $(PROGRESS)
-	@$(BIN)/python -m pip install --disable-pip-version-check $(TORCH) | $(PROGRESS)
+	@$(INSTALL) --no-compile --require-hashes -r compose/pins/laptop-torch.txt | $(PROGRESS)
+	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile $(TORCH) | $(PROGRESS)
 	@$(INSTALL) -q $(EDITABLE)
 
 demo: setup  ## train a real recommendation model elastically, from warm start to the exact books

@@ -83,7 +83,7 @@ EVERYTHING: dict[str, Any] = {
         "tls": {"secret": "gateway-tls"},
         "ingress": {"enabled": True, "host": "stretto.example.com", "tlsSecret": "ingress-tls"},
     },
-    "forwarder": {"endpoints": {"secret": "webhooks"}},
+    "forwarder": {"endpoints": {"secret": "webhooks"}, "board": {"claim": "board"}},
     "monitoring": {
         "serviceMonitor": {"enabled": True},
         "dashboards": {"enabled": True},

@@ -73,6 +73,12 @@ def test_a_service_finds_its_files(name: str) -> None:
     assert named == laid
 
 
+def test_event_files_of_tensorboard_are_kept_in_a_claim() -> None:
+    spec = pod_of(workload(EVERYTHING, "forwarder"))["spec"]
+    assert {"name": "board", "persistentVolumeClaim": {"claimName": "board"}} in spec["volumes"]
+    assert {"name": "board", "mountPath": "/var/lib/stretto/board"} in spec["containers"][0]["volumeMounts"]
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_a_service_sees_its_own_credentials_alone(name: str) -> None:
     spec = workload(EVERYTHING, name)

@@ -11,8 +11,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
@@ -24,6 +23,9 @@ from .command import register
 from .errors import BadInput, CliError, of_installation, of_system
 from .options import check_environment, complaints
 from .terminal import json_text, write_to_any_terminal
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ROOMS = {
     **dict.fromkeys(("up", "down", "status", "version", "backup", "restore", "clean"), "installation"),
@@ -49,6 +51,8 @@ OWN = frozenset(COMMANDS) - OURS_ELSEWHERE.keys()
 
 def plugged_in() -> dict[str, EntryPoint]:
     """Return the commands that other installed distributions bring, by name. None of them replaces one of OWN."""
+    from importlib.metadata import entry_points  # most commands are our own
+
     return {point.name: point for point in entry_points(group=ENTRY_POINTS) if point.name not in OWN}
 
 

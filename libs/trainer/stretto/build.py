@@ -13,7 +13,7 @@ import numpy as np
 from stretto_wire.jobspec.spec import DatasetSpec, JobSpec
 
 from .errors import ModelRefused
-from .model.entry_point import Task
+from .model.entry_point import Task, changes_of, state_of
 from .model.program import FIRST_SAMPLES, Options, Program, ends_in_single, is_rows
 from .model.start_weights import take_weights
 
@@ -57,14 +57,22 @@ def _first(data: DatasetSpec) -> dict[str, Any]:
 
 def make_program(task: Task, options: Options) -> Program:
     """Build the user's model, and the program of the framework that it is written in. Raises ModelRefused."""
-    before = _imported()
+    before, state = _imported(), state_of(task)
     model, draws = _build(task, options.seed)
     if before != _imported():  # imported by build() itself, which drew initial values before the seed was set
         model, draws = _build(task, options.seed)
+    changes = changes_of(state, task)
     if options.restore_from:
         plain = model.model if _is_explicit(model) else model
         if getattr(plain, "built", True):  # else its first batch makes its variables (keras/adapted.py)
             take_weights(plain, options.restore_from)
+    program = _program(task, model, options, draws)
+    program.set_by_build = changes
+    return program
+
+
+def _program(task: Task, model: Any, options: Options, draws: Any) -> Program:
+    """Return the program of a built model. Raises ModelRefused."""
     keras, torch = (cast("Any", sys.modules.get(name)) for name in _FRAMEWORKS)
     if keras is not None and (isinstance(model, keras.Model) or _is_explicit(model)):
         return _keras_program(task, model, options)

@@ -26,7 +26,7 @@ class _Refused(Exception):
 
 
 class Mlflow:
-    """A tracking server. It keeps a point that comes again once: name, value, time and step are the same.
+    """A tracking server. Its database keeps a point that comes again once: name, value, time and step are the same.
 
     The run of a job is found by its tag, so that a forwarder that starts again goes on with it.
     """

@@ -2,7 +2,8 @@
 
 A file is records of TFRecord: length, its checksum, an Event of protobuf, its checksum. Few fields of it are written,
 so that no package is needed. Each event says in its last field which stored message it is: a file is continued behind
-its last whole record, by whichever forwarder, and a message that comes again adds nothing.
+its last whole record, by whichever forwarder, and a message that comes again adds nothing. A later message with a lower
+number is of another stream, as after a fresh start or from a backup, and is added.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import fcntl
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 from stretto_bus.ordered_consumer import Stored
@@ -26,39 +28,57 @@ FLOAT_MOST = (2 - 2**-23) * 2.0**127
 """Largest number of 32 bits; a job may measure a larger one."""
 
 
+@dataclass(frozen=True, slots=True)
+class End:
+    """Where the last whole record of a file ends, and the stored message that it is of."""
+
+    offset: int = 0
+    seq: int = 0
+    time_s: float = 0.0
+
+
 class Tensorboard:
     """A folder of event files, one for each job."""
 
     def __init__(self, target: EndpointTarget) -> None:
         self._folder = Path(target.endpoint.folder or "")
+        self._ends: dict[str, End] = {}
+        """End of the file of each job that goes on, as this forwarder left it."""
 
     async def send(self, stored: Stored, traceparent: str) -> AttemptOutcome:
         """Append the points of an event. Raises WireError."""
         points = points_of(stored)
+        known = self._ends.pop(points.job, End())
         if not points.values:
             return AttemptOutcome(204, "it has no points")
         try:
-            await asyncio.to_thread(append, self._folder / points.job / FILE, points)
+            end = await asyncio.to_thread(append, self._folder / points.job / FILE, points, known)
         except OSError as error:
             return AttemptOutcome(0, f"{error}; let the forwarder write to the folder, and make room")
+        if not points.end:
+            self._ends[points.job] = end
         return AttemptOutcome(200, "written")
 
 
-def append(path: Path, points: Points) -> None:
-    """Write points behind the last whole record, unless it is of the same message or a later one. Raises OSError."""
+def append(path: Path, points: Points, known: End) -> End:
+    """Write points behind the last whole record, unless it is of the same message or a later one; return the new end.
+
+    known: the end that was returned last; a file that ends elsewhere now is read for it. Raises OSError.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644), "r+b") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # another forwarder that writes just now: this one tries again
-        whole, last = _end_of(file.read())
-        if last >= points.seq:
-            return
-        file.seek(whole)
-        if not whole:
+        end = known if os.fstat(file.fileno()).st_size == known.offset else end_of(file.read())
+        if points.seq <= end.seq and points.time_s <= end.time_s:
+            return end
+        file.seek(end.offset)
+        if not end.offset:
             file.write(record(_double(1, points.time_s) + _text(3, b"brain.Event:2")))
         file.write(record(event(points)))
         file.truncate()
         file.flush()
         os.fsync(file.fileno())
+        return End(file.tell(), points.seq, points.time_s)
 
 
 def event(points: Points) -> bytes:
@@ -86,18 +106,19 @@ def masked(data: bytes) -> int:
     return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
-def _end_of(content: bytes) -> tuple[int, int]:
-    """Return where the last whole record ends, and the number of its message (0: none)."""
-    end = last = 0
-    while len(content) >= end + _HEAD:
-        length = int.from_bytes(content[end : end + 8], "little")
-        after = end + _HEAD + length + _TAIL
-        head = content[end : end + _HEAD]
+def end_of(content: bytes) -> End:
+    """Return where the last whole record of a file ends."""
+    end = End()
+    while len(content) >= end.offset + _HEAD:
+        head = content[end.offset : end.offset + _HEAD]
+        begin, length = end.offset + _HEAD, int.from_bytes(head[:8], "little")
+        after = begin + length + _TAIL
         if after > len(content) or head[8:] != struct.pack("<I", masked(head[:8])):  # cut off, or zeros
             break
-        number = content[end + _HEAD : after - _TAIL].rpartition(_WRITER)[2]
-        end, last = after, int(number) if number.isdigit() else last
-    return end, last
+        (time_s,) = struct.unpack_from("<d", content, begin + 1)
+        number = content[begin : after - _TAIL].rpartition(_WRITER)[2]
+        end = End(after, int(number) if number.isdigit() else end.seq, time_s)
+    return end
 
 
 def _table() -> list[int]:

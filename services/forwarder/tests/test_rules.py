@@ -17,7 +17,7 @@ from stretto_forwarder.points import Points
 from stretto_forwarder.posting import Poster, allowed
 from stretto_forwarder.retrying import Again, AttemptOutcome, Delivered, EndpointFailures, GiveUp, Stop, retry_after_s
 from stretto_forwarder.settings import ForwarderSettings, targets_of
-from stretto_forwarder.tensorboard import event, record
+from stretto_forwarder.tensorboard import End, append, end_of, event, record
 from stretto_runtime import SettingsFault
 
 FAILED = st.sampled_from([0, 301, 400, 401, 404, 408, 429, 500, 503]).map(lambda status: AttemptOutcome(status, "no"))
@@ -182,3 +182,14 @@ def test_an_event_of_tensorboard_is_written_byte_for_byte() -> None:
         "2500000000000000eabc36f309000000000000f83f10ac022a0a0a080a0178150000003f520b0a097374726574746f3a356d6fb148"
     )
     assert event(Points("a", 5, 1.5, 300, {"x": 1e39})).count(bytes.fromhex("ffff7f7f")) == 1, "the largest of 32 bits"
+
+
+def test_points_that_come_again_are_written_once_and_those_of_a_fresh_installation_too(tmp_path: Path) -> None:
+    file, end = tmp_path / "a" / "events", End()
+    points = ((7, 10.0, True), (7, 10.0, False), (6, 9.0, False), (2, 20.0, True), (3, 20.0, True))
+    for seq, time_s, is_written in points:
+        before = end
+        end = append(file, Points("a", seq, time_s, 1, {"x": 0.5}), end)
+        assert (end != before) == is_written
+        assert append(file, Points("a", seq, time_s, 1, {"x": 0.5}), End()) == end, "by a forwarder that starts"
+        assert end == end_of(file.read_bytes()) == End(file.stat().st_size, end.seq, end.time_s)

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from stretto_cli.commands.model.check import arguments_of
+from installed_gateway import Installed, write_spec
+from stretto_cli.commands.model.check import arguments_of, free
 from stretto_cli.errors import BadInput
 from stretto_cli.main import app
 from stretto_wire.jobspec.jobfile import read_job
@@ -48,6 +49,17 @@ def test_a_model_is_tried_and_its_job_file_written(module: Path, tmp_path: Path)
     assert json.loads(done.stdout)["figures"]["keys_per_sample"] == 1
     job = read_job((tmp_path / "job.yaml").read_text())
     assert (job.name, job.dataset.samples, job.model.arguments) == ("clicks", 1000, {"data": "d.parquet"})
+
+
+def test_the_job_file_gets_a_name_that_no_job_has(
+    installed: Installed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRETTO_STATE_FOLDER", str(installed.folder))
+    for name in ("checked", "checked-2", "unchecked-3"):
+        installed.stretto("submit", write_spec(tmp_path, name)[1])
+    assert free("checked") == "checked-3"
+    assert free("checked-2") == "checked-2-2"
+    assert free("never-checked") == "never-checked"
 
 
 def test_what_is_found_is_told_and_fails_the_command(module: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from statistics import median
 
 from stretto_pipeline.arrays import Reader, difference
@@ -79,8 +79,13 @@ class Feed(FeedEdge[Prepared]):
 
     @property
     def reading(self) -> Reading | None:
-        """All that lanes need to read batches; None if they need the model for it."""
-        return self._program.reading
+        """All that lanes need to read batches; None if they need the model for it, or what its ``build`` sets."""
+        return None if self.set_by_build else self._program.reading
+
+    @property
+    def set_by_build(self) -> Sequence[str]:
+        """Names of what the task's ``build`` changed, which its ``read`` may use."""
+        return self._program.set_by_build
 
     def prepare_s(self) -> tuple[float, float]:
         """Return the median time, and processor time, of the last preparations here; 0 before the first."""
@@ -255,6 +260,11 @@ class DataWorkerList:
         """Addresses of the lanes that each data worker named, by the data worker's address."""
         self._asking: dict[str, threading.Event] = {}
         self._reading = reading_to_json(feed.reading)
+        if feed.set_by_build:
+            log.info(
+                "data workers build the model, as build() sets %s: set in __init__ what read uses, and they need none",
+                ", ".join(feed.set_by_build),
+            )
         self._turn = threading.Lock() if feed.reading is None else contextlib.nullcontext()
         """Held while a data worker starts lanes that import the model's framework: at once, all would be late."""
 

@@ -103,6 +103,33 @@ def instantiate(entry: Any, arguments: Mapping[str, Any], embedding_dim: int) ->
     return task
 
 
+def state_of(task: Task) -> dict[str, tuple[Any, int]]:
+    """Return all that a task's ``build`` may leave for its ``read``, by name: attributes of the object, of objects that
+    it has and of its class, names of their module; each with the number of its items, if it is a container.
+    """
+    kind, own = type(task), dict(getattr(task, "__dict__", {}))
+    places = {"self": own, kind.__name__: vars(kind), kind.__module__: getattr(inspect.getmodule(kind), "__dict__", {})}
+    for name, value in own.items():
+        if hasattr(value, "__dict__") and not (inspect.isclass(value) or inspect.ismodule(value)):
+            places[f"self.{name}"] = vars(value)
+    return {
+        f"{place}.{name}": (value, len(value) if isinstance(value, (dict, list, set)) else 0)
+        for place, names in places.items()
+        for name, value in names.items()
+        if not name.startswith("__")
+    }
+
+
+def changes_of(before: Mapping[str, tuple[Any, int]], task: Task) -> tuple[str, ...]:
+    """Return the names in the state of a task whose value is another object than before, or has more or fewer items."""
+    changed = [
+        name
+        for name, (value, items) in state_of(task).items()
+        if name not in before or before[name][0] is not value or before[name][1] != items
+    ]
+    return tuple(name for name in changed if name.rpartition(".")[0] not in changed)  # not what a new object has
+
+
 def read_of(task: Task, start: int, length: int, partition: str = "") -> Batch:
     """Call the user's ``read``, with the partition if the dataset has partitions. Raises DataError."""
     read = cast("Callable[..., Batch]", task.read)

@@ -82,6 +82,8 @@ class Program(Compared, Protocol):
     """The user's model, as `build` gave it."""
     embeddings: tuple[EmbeddingRows, ...]
     """The embedding layers of an adapted model; none where the task's own `keys` says what a row is."""
+    set_by_build: Sequence[str] = ()
+    """Names of what the task's `build` changed, which its `read` may use."""
 
     @property
     def reading(self) -> Reading | None:
@@ -249,6 +251,7 @@ class ProgramBase(BatchReader, ABC):
 
     layout: Layout
     embeddings: tuple[EmbeddingRows, ...] = ()
+    set_by_build: Sequence[str] = ()
     framework: str
     """Keras or PyTorch."""
     is_rounded = False

@@ -37,7 +37,8 @@ def test_only_data_workers_that_import_a_framework_start_one_after_the_other(
         return Listener(f"unix:{tmp_path}/{name}", answer, access.key, size_bytes_max=1000)
 
     access = Access(Key.random())
-    feed = cast("Feed", SimpleNamespace(reading=reading, use=lambda lanes, *_: used.append(tuple(lanes))))
+    of_feed = {"reading": reading, "set_by_build": (), "use": lambda lanes, *_: used.append(tuple(lanes))}
+    feed = cast("Feed", SimpleNamespace(**of_feed))
     with data_worker("data-0") as first, data_worker("data-1") as second:
         workers = DataWorkerList(feed, access, cast("Any", {}))
         workers.use((first.address, second.address))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from stretto.batches.preparation import fingerprint_of
 from stretto.build import make_program, options_of
 from stretto.data_worker.lane_pool import LanePool
 from stretto.engine.link import Access
-from stretto.model.entry_point import load
+from stretto.model.entry_point import changes_of, load, state_of
 from stretto.readers.criteo import CATEGORIES, INTEGERS
 from stretto.readers.synthetic import Synthetic
 from stretto.trial.local import Here
@@ -27,6 +28,35 @@ from trainer_harness import spec_of, wait_for
 BATCH, BATCHES = 256, 40
 SAMPLES = BATCH * BATCHES
 MODELS = ("wide_deep:WideDeep", "dcn:DCN", "xdeepfm:XDeepFM")
+
+
+STATEFUL = """\
+import keras, numpy as np
+from types import SimpleNamespace
+
+SHIFTS = {}
+
+
+class Clicks:
+    shift = 0
+    ready = [1]
+
+    def __init__(self):
+        self.kept, self.of = [1, 2], SimpleNamespace(by=1)
+
+    def build(self):
+        self.shift, self.added = 3, SimpleNamespace(inner=4)
+        self.kept.append(3)
+        self.of.by = 2
+        type(self).ready = [1]
+        SHIFTS[0] = 5
+        rows = keras.Input((1, 8), name="rows")
+        return keras.Model(rows, keras.layers.Dense(1)(keras.layers.Flatten()(rows)))
+
+    def read(self, start, length):
+        number = np.arange(start, start + length) + self.shift + len(self.kept) + SHIFTS.get(0, 0) + self.of.by
+        return {"label": number % 2, "categorical": number[:, None] % 7}
+"""
 
 
 def generated(folder: Path) -> dict[str, Any]:
@@ -82,11 +112,30 @@ def test_lanes_change_no_bit(model: str, data: Callable[[Path], dict[str, Any]],
     access = Access(Key.random())
     alone, feed = checksum(spec, access, ())
     lanes = LanePool(spec, 2, lambda number: f"unix:{tmp_path}/lane-{number}.sock", access, feed.reading)
-    try:
+    with contextlib.closing(lanes):
         wait_for(lambda: len(lanes.addresses) == 2)
         with_lanes, feed = checksum(spec, access, lanes.addresses)
-    finally:
-        lanes.close()
+    assert with_lanes == alone
+    assert feed.counts.from_lanes
+    assert not feed.differing
+
+
+@pytest.mark.slow
+def test_lanes_have_what_build_leaves_for_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stateful.py").write_text(STATEFUL)
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = spec_of(SAMPLES, model={"entry": "stateful:Clicks", "arguments": {}})
+    task = load(spec.model)
+    before = state_of(task)
+    assert changes_of(before, task) == ()
+    task.build()
+    left = ("self.kept", "self.shift", "self.added", "Clicks.ready", "stateful.SHIFTS", "self.of.by")
+    assert changes_of(before, task) == left
+    access = Access(Key.random())
+    alone, feed = checksum(spec, access, ())
+    with contextlib.closing(LanePool(spec, 1, lambda _: f"unix:{tmp_path}/lane", access, feed.reading)) as lanes:
+        wait_for(lambda: len(lanes.addresses) == 1)
+        with_lanes, feed = checksum(spec, access, lanes.addresses)
     assert with_lanes == alone
     assert feed.counts.from_lanes
     assert not feed.differing

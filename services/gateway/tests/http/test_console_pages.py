@@ -168,7 +168,7 @@ def test_the_plans_and_the_reasons_are_those_of_the_api(chromium: Any, running: 
     why.get_by_text("How this was computed").click()
     text = why.inner_text()
     assert all(reason in text for reason in last["reasons"])
-    page.get_by_text("plans were considered and not chosen").first.click()
+    page.get_by_text("considered and not chosen").first.click()
     why = page.locator("[data-why-not]").all_inner_texts()
     assert why == [alternative["why_not"] for alternative in explained(running)["alternatives"]]
 
@@ -374,10 +374,16 @@ def test_the_alerts_page_says_what_fires_and_what_to_do(chromium: Any, running: 
 
 
 def test_a_trace_is_folded_by_service_and_everything_in_it_is_reached(chromium: Any, running: Running) -> None:
-    trace = api(running, f"/jobs/{JOB}/trace")
+    asked = {"name": "traced", "model": {"entry": "models:Clicks"}, "dataset": {"samples": 1000}}
+    with running.http() as http:
+        assert http.post("/jobs", json=asked).status_code == 201
+    trace = api(running, "/jobs/traced/trace")
     names = [one["event"] for one in trace["events"]] + [one["name"] for one in trace["spans"]]
+    assert names
     page = signed_in(chromium, running)
     page.goto(f"{running.url}/console/jobs/{JOB}/trace")
+    page.get_by_text("Nothing was traced yet").wait_for()
+    page.goto(f"{running.url}/console/jobs/traced/trace")
     page.get_by_text(f"{len(names)} of {len(names)} over").wait_for()
     groups = page.locator("details")
     assert groups.count() == len({name.removeprefix("stretto-") for name in services_of(trace)})
@@ -389,8 +395,8 @@ def test_a_trace_is_folded_by_service_and_everything_in_it_is_reached(chromium: 
             group.get_by_role("button").click()
         shown += [one.split(" ")[0] for one in group.locator(".name").all_inner_texts()]
     assert sorted(shown) == sorted(name.split(" ")[0] for name in names)
-    page.get_by_role("searchbox").fill("plan-decided")
-    page.get_by_text(f"{sum('plan-decided' in name for name in names)} of {len(names)} over").wait_for()
+    page.get_by_role("searchbox").fill("job-submitted")
+    page.get_by_text(f"{sum('job-submitted' in name for name in names)} of {len(names)} over").wait_for()
 
 
 def services_of(trace: Any) -> set[str]:

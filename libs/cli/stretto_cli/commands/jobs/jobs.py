@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Annotated, get_args
 
 import typer
-from stretto_wire.rest.views import Status
 
 from ... import render
 from ...command import command
 from ...options import GatewayOptions, complete_from, console
 
-JOB_STATES: tuple[Status, ...] = get_args(Status)
+
+def _state(incomplete: str) -> list[str]:
+    """Complete the name of a job's state."""
+    from stretto_wire.rest.views import Status  # a list of jobs needs none of its records
+
+    return complete_from(get_args(Status))(incomplete)
 
 
 @command("Jobs", "stretto jobs --status training", name="jobs")
@@ -19,7 +23,7 @@ def list_jobs(
     options: GatewayOptions,
     status: Annotated[
         str | None,
-        typer.Option(autocompletion=complete_from(JOB_STATES), help="List only jobs in this state, e.g. training."),
+        typer.Option(autocompletion=_state, help="List only jobs in this state, e.g. training."),
     ] = None,
 ) -> None:
     """List all jobs; `disk` is what their checkpoints take in the store now, also by team where there are teams.

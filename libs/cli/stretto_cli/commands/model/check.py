@@ -77,7 +77,8 @@ def free(name: str) -> str:
 
     with contextlib.suppress(ClientError), connect() as gateway:
         taken = {job.name for job in Client.jobs(gateway, q=name)}
-        return next(each for each in (name, *(f"{name}-{number}" for number in count(2))) if each not in taken)
+        names = (f"{name}-{number}" if number > 1 else name for number in count(1))
+        return next(each for each in names if each not in taken)
     return name
 
 
