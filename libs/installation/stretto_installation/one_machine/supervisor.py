@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from stretto_bus.damage import UNREAD
 from stretto_bus.faults import Fault
 from stretto_bus.login import Login
 from stretto_bus.tasks import end
@@ -38,6 +39,8 @@ from .programs import Programs, StartOptions
 from .state import REFUSED, make_folder, readiness, write_json
 
 READY_S = 60.0
+READ_S = 6.0
+"""Seconds from the start of the services on for which the gateway may look whether the stored messages can be read."""
 POLL_S = 0.04
 FOLDER_POLL_S = 1.0
 STOP_S = 12.0
@@ -221,13 +224,15 @@ class Installation:
                 answer = await readiness(self.folder, name, child.pid)
                 if answer.get("refusal"):  # it waits for a replica of another version, which nobody starts here
                     raise InstallationError(f"{name}: {answer['refusal']}; or start anew in another --folder")
-                if answer["ready"]:
+                warning = answer.get("warning", "")
+                is_reading = UNREAD in warning and time.monotonic() - began < READ_S
+                if answer["ready"] and not is_reading:
                     left.discard(name)
-                    if warning := answer.get("warning"):
+                    if warning:
                         self._warnings.append(f"{name}: {warning}")
                     yield name, time.monotonic() - began
                 else:
-                    lacks[name] = answer.get("warning", "")
+                    lacks[name] = warning
             if left and time.monotonic() - began > READY_S:
                 reasons = "".join(f"\n  {name}: {lacks[name]}" for name in sorted(left) if lacks.get(name))
                 raise InstallationError(
