@@ -32,7 +32,7 @@ from .ends import Ends
 from .exhaustion import Guard
 from .processes import PodProcesses, integer
 from .records import PRIVATE, Record, Records, clear_spans
-from .room import Disk
+from .room import Disk, SharedMemory
 
 LOG_BYTES = 1500
 ASK_AGAIN_S = 2.0
@@ -115,7 +115,9 @@ class LocalBackend:
         self._cleared_at_s = -math.inf
         stores = boxes.stores if boxes is not None else (self._state / "checkpoints",)
         self._disk = Disk(self._state, stores, self._records, self._processes)
-        self._guard = Guard(self._records, self._processes, self._disk)
+        memory = boxes.memory if boxes is not None else None
+        images = SharedMemory(memory, self._state, self._records, self._processes) if memory is not None else None
+        self._guard = Guard(self._records, self._processes, self._disk, images)
 
     # the protocol ----------------------------------------------------------------------------------------------
 
@@ -350,10 +352,10 @@ def _resident_bytes(pids: tuple[int, ...]) -> int:
 
 
 def _tail(log: Path, limit_bytes: int) -> str:
-    """The last lines of a log, for people who read why a pod failed."""
+    """The last lines of a log, for people who read why a pod failed. A pod may lengthen it as fast as it is read."""
     try:
         with log.open("rb") as file:
             file.seek(max(log.stat().st_size - limit_bytes, 0))
-            return file.read().decode(errors="replace").strip()
+            return file.read(limit_bytes).decode(errors="replace").strip()
     except OSError:
         return ""

@@ -188,13 +188,15 @@ def remove(folder: Path) -> None:
 
 
 def _cut(log: Path) -> None:
-    """Leave the end of a log of a pod that has ended."""
-    with contextlib.suppress(OSError), log.open("r+b") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - LOG_END_BYTES, 0))
-        last = file.read()
-        file.truncate(0)  # also what was reserved behind its end
-        file.seek(0)
-        file.write(last)
+    """Leave the end of a log of a pod that has ended. The pod had it open, and may have closed it to its user."""
+    with contextlib.suppress(OSError):
+        log.chmod(PRIVATE)
+        with log.open("r+b") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - LOG_END_BYTES, 0))
+            last = file.read(LOG_END_BYTES)
+            file.truncate(0)  # also what was reserved behind its end
+            file.seek(0)
+            file.write(last)
 
 
 def _private_folder(folder: Path) -> None:

@@ -1,4 +1,6 @@
-"""The job that has used up the room on an installation's disk: jobs fill it, and the bus of all jobs stores nothing.
+"""The job that has used up the room on an installation's disk, or in its shared memory.
+
+Jobs fill the disk, and the bus of all jobs stores nothing.
 
 No limit of the kernel divides a disk among the processes of one user. A job's pods write into the same folders, so a
 job is to blame as a whole.
@@ -14,6 +16,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
+
+import psutil
+from stretto_runtime.settings import images_folder
 
 from .descriptors import HiddenFiles, unlinked
 from .processes import PodProcesses
@@ -46,6 +51,11 @@ LEAST, SCARCE = Room(128 << 20, 2000), Room(32 << 20, 500)
 """Room with less of which a disk is short, so that a job is ended before the bus stores nothing; and with less of which
 it is about to. A job that holds less is not to blame (taste)."""
 KINDS = (0, 1)
+SHORT = 0.25
+"""Share of shared memory, and of the machine's, with less of which is looked who holds too much (taste)."""
+IMAGES_MOST = 3
+"""Images of a parameter server at once: one that is read, one that is written, one whose room is kept."""
+SERVERS = "ps-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +106,58 @@ def _most(free: Room, uses: Sequence[Use], *, late: bool) -> Use | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The share of a job in shared memory, and what its parameter servers may have of memory."""
+
+    job: str
+    held_bytes: float
+    servers_bytes: int
+
+
+def beyond_images(found: Iterable[Images]) -> Images | None:
+    """Return the job that holds most of those that hold more than their parameter servers can have filled; or None."""
+    beyond = [each for each in found if each.held_bytes > max(IMAGES_MOST * each.servers_bytes, LEAST.size_bytes)]
+    return max(beyond, key=lambda each: each.held_bytes, default=None)
+
+
+class SharedMemory:
+    """The shared memory in which each job has a folder for images of its parameter servers.
+
+    Where there are no control groups, what a pod writes there counts as nobody's, and the end of the pod gives nothing
+    back: the kernel, short of memory, would end services next.
+    """
+
+    def __init__(self, memory: Path, state: Path, records: Records, processes: PodProcesses) -> None:
+        self._memory, self._state, self._records, self._processes = memory, state, records, processes
+
+    def is_short(self) -> bool:
+        """Return whether so little is left, of it or of the machine's memory, that somebody may have too much."""
+        there, machine = os.statvfs(self._memory), psutil.virtual_memory()
+        return there.f_bavail < SHORT * there.f_blocks or machine.available < SHORT * machine.total
+
+    def images(self) -> list[Images]:
+        """Measure what each job that has parameter servers holds. Raises OSError."""
+        device = os.stat(self._memory).st_dev
+        found: list[Images] = []
+        for job, records in of_jobs(self._records).items():
+            servers_bytes = sum(record.memory_bytes for record in records if record.pod.startswith(SERVERS))
+            pids = [process.pid for record in records for process in self._processes.members(record)]
+            held, _ = measured([self._folder(job)], device)
+            with contextlib.suppress(HiddenFiles):
+                held = Room(held.size_bytes + sum(unlinked(pids, device, []).values()), 0)
+            if servers_bytes:  # while they start again, images of the earlier ones wait for them
+                found.append(Images(job, held.size_bytes, servers_bytes))
+        return found
+
+    def give_back(self, job: str) -> None:
+        """Remove what the ended pods of a job have written there."""
+        remove(self._folder(job))
+
+    def _folder(self, job: str) -> Path:
+        return images_folder(self._memory, self._state, job)
+
+
 class Disk:
     """The disk of an installation's state folder. ``stores``: folders in which each job has one for checkpoints."""
 
@@ -109,10 +171,7 @@ class Disk:
 
     def uses(self) -> list[Use]:
         """Measure what each job that has pods holds, whatever way its pods have hidden it. Raises OSError."""
-        jobs: dict[str, list[Record]] = {}
-        for record in self._records.all():
-            jobs.setdefault(record.job, []).append(record)
-        return [self._use(job, records) for job, records in jobs.items()]
+        return [self._use(job, records) for job, records in of_jobs(self._records).items()]
 
     def give_back(self, job: str, *, checkpoints: bool) -> None:
         """Remove what the ended pods of a job have written, but the ends of their logs, and complete checkpoints.
@@ -145,6 +204,14 @@ class Disk:
 
     def _kept(self, job: str) -> list[Path]:
         return [store / job for store in self._stores if not (store / job).is_symlink()]
+
+
+def of_jobs(records: Records) -> dict[str, list[Record]]:
+    """Return the records of pods by job."""
+    jobs: dict[str, list[Record]] = {}
+    for record in records.all():
+        jobs.setdefault(record.job, []).append(record)
+    return jobs
 
 
 def _has_checkpoints(folder: Path) -> bool:
