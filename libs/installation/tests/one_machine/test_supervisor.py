@@ -381,7 +381,7 @@ def test_a_process_with_an_id_that_was_seen_before_is_ended(tmp_path: Path) -> N
 
 def test_what_outlives_the_leader_of_its_session_is_ended_too(tmp_path: Path) -> None:
     shell = psutil.Popen(
-        ["/bin/sh", "-c", f"exec > '{tmp_path}/log'; setsid sh -c 'sleep 60' & sleep 61 & exec sleep 62"],
+        ["/bin/sh", "-c", f"exec > '{tmp_path}/log'; setsid sleep 60 & sleep 61 & exec sleep 62"],
         start_new_session=True,
     )
     leader, birth = shell.pid, ProcessIdentity.of(shell.pid)

@@ -88,6 +88,7 @@ class Guard:
             return self._nobody(f"the disk: {free} are left", late)
         found = f"the disk: {use.had} were free when its job began, of which the job held {use.own}"
         found += (f", {use.kept} of checkpoints" + ", and more that it hides" * use.hides) * late
+        found += f"; complete ones stay until `stretto clean {use.job} --checkpoints`" * late
         self._end([*self._records.all(use.job)], found)
         self._disk.give_back(use.job, checkpoints=late)
         return False
@@ -95,7 +96,7 @@ class Guard:
     def _look_at_memory(self, late: bool) -> bool:
         if self._memory is None or not self._memory.is_short():
             return False
-        found = beyond_images(self._memory.images())
+        found = beyond_images(self._memory.images(late=late))
         if found is None:
             return True  # looked at again, but less often: much may be in use for good
         held, servers = (f"{size / 2**20:,.0f} MiB" for size in (found.held_bytes, found.servers_bytes))

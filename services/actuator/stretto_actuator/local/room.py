@@ -136,18 +136,26 @@ class SharedMemory:
         there, machine = os.statvfs(self._memory), psutil.virtual_memory()
         return there.f_bavail < SHORT * there.f_blocks or machine.available < SHORT * machine.total
 
-    def images(self) -> list[Images]:
-        """Measure what each job that has parameter servers holds. Raises OSError."""
-        device = os.stat(self._memory).st_dev
+    def images(self, *, late: bool) -> list[Images]:
+        """Measure what each job holds that may hold too much of what is used in all.
+
+        ``late``: nobody was to blame at first; who hides what he has open holds all that is used. Raises OSError.
+        """
+        there, device = os.statvfs(self._memory), os.stat(self._memory).st_dev
+        used_bytes = (there.f_blocks - there.f_bfree) * there.f_frsize
         found: list[Images] = []
         for job, records in of_jobs(self._records).items():
             servers_bytes = sum(record.memory_bytes for record in records if record.pod.startswith(SERVERS))
+            # while servers start again, images of the earlier ones wait for them
+            if not servers_bytes or used_bytes <= IMAGES_MOST * servers_bytes:
+                continue
             pids = [process.pid for record in records for process in self._processes.members(record)]
-            held, _ = measured([self._folder(job)], device)
-            with contextlib.suppress(HiddenFiles):
-                held = Room(held.size_bytes + sum(unlinked(pids, device, []).values()), 0)
-            if servers_bytes:  # while they start again, images of the earlier ones wait for them
-                found.append(Images(job, held.size_bytes, servers_bytes))
+            held_bytes = measured([self._folder(job)], device)[0].size_bytes
+            try:
+                held_bytes += sum(unlinked(pids, device, []).values())
+            except HiddenFiles:
+                held_bytes = used_bytes if late else held_bytes
+            found.append(Images(job, held_bytes, servers_bytes))
         return found
 
     def give_back(self, job: str) -> None:
