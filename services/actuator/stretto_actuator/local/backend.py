@@ -113,6 +113,7 @@ class LocalBackend:
         self._following = Following()
         self._ends = Ends(self._following)
         self._cleared_at_s = -math.inf
+        self._clearing: asyncio.Task[None] | None = None
         stores = boxes.stores if boxes is not None else (self._state / "checkpoints",)
         self._disk = Disk(self._state, stores, self._records, self._processes)
         memory = boxes.memory if boxes is not None else None
@@ -227,13 +228,17 @@ class LocalBackend:
     # starting --------------------------------------------------------------------------------------------------
 
     def _clear(self) -> None:
-        """Remove the folders of pods that ended long ago, and their spans, unless their job goes on: names must stay
-        used."""
+        """Remove, in the background, the folders of pods that ended long ago, and their spans, unless their job goes
+        on: names must stay used."""
         now = self._clock()
-        if now - self._cleared_at_s >= CLEAR_EVERY_S:
-            self._cleared_at_s = now
+
+        def clear() -> None:
             self._records.clear(now - self._pods_kept_s, self._following)
             clear_spans(self._state / "spans", now - self._spans_kept_s, self._following)
+
+        if now - self._cleared_at_s >= CLEAR_EVERY_S:
+            self._cleared_at_s = now
+            self._clearing = asyncio.create_task(asyncio.to_thread(clear), name="remove what ended jobs have left")
 
     def _start(self, spec: PodSpec, given: Given, folder: Path, lock: int) -> None:
         group = self._cgroups.group(f"{spec.job}.{spec.pod}")

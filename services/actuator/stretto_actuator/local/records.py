@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Container, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import structlog
 from stretto_runtime.process.pid import ProcessIdentity
+from stretto_runtime.process.removal import remove_tree
 
 from ..pod.devices import Given
 from .control_groups import Group
@@ -146,7 +146,7 @@ class Records:
         """Forget a pod; its log stays."""
         folder = self.of(job, pod)
         for gone in (self.files(job, pod), self.scratch(job, pod)):
-            remove(gone)
+            remove_tree(gone)
         with contextlib.suppress(FileNotFoundError):  # put away by somebody else meanwhile
             os.utime(folder / "pod.json", (now_s, now_s))
             (folder / "pod.json").rename(folder / "pod.done.json")
@@ -154,7 +154,7 @@ class Records:
     def empty(self, job: str) -> None:
         """Remove what the ended pods of a job have written, but the ends of their logs."""
         for folder in self.folder.glob(f"{job}/*/"):
-            remove(folder / "work")
+            remove_tree(folder / "work")
             _cut(folder / "log")
 
     def clear(self, before_s: float, but: Container[str]) -> None:
@@ -174,17 +174,11 @@ def clear_spans(spans: Path, before_s: float, but: Container[str]) -> None:
         with contextlib.suppress(OSError):
             if folder.is_symlink() or not folder.is_dir() or folder.name in but:
                 continue
-            if max(each.lstat().st_mtime for each in (folder, *folder.iterdir())) < before_s:
-                remove(folder)
-
-
-def remove(folder: Path) -> None:
-    """Remove a folder or a file as far as possible. What a pod has laid there may be closed, millions of files, or
-    deeper than Python's stack."""
-    for command in (("rm", "-rf"), ("chmod", "-R", "u+rwX"), ("rm", "-rf")):
-        if not os.path.lexists(folder):
-            return
-        subprocess.run([*command, "--", str(folder)], check=False, stderr=subprocess.DEVNULL)
+            with os.scandir(folder) as files:  # a pod may have laid millions
+                times = (each.stat(follow_symlinks=False).st_mtime for each in files)
+                is_old = folder.stat().st_mtime < before_s and all(time_s < before_s for time_s in times)
+            if is_old:
+                remove_tree(folder)
 
 
 def _cut(log: Path) -> None:

@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 import psutil
+from stretto_runtime.process.removal import remove_tree
 from stretto_runtime.settings import images_folder
 
 from .descriptors import HiddenFiles, unlinked
 from .processes import PodProcesses
-from .records import Record, Records, remove
+from .records import Record, Records
 
 MEASURE_S = 20.0
 """Seconds for a measurement of a job's folders, after which the job hides what it has (taste)."""
@@ -160,7 +161,7 @@ class SharedMemory:
 
     def give_back(self, job: str) -> None:
         """Remove what the ended pods of a job have written there."""
-        remove(self._folder(job))
+        remove_tree(self._folder(job))
 
     def _folder(self, job: str) -> Path:
         return images_folder(self._memory, self._state, job)
@@ -187,12 +188,12 @@ class Disk:
         ``checkpoints``: remove from the job's folders of checkpoints what belongs to none.
         """
         self._records.empty(job)
-        remove(self._state / "spans" / job)
+        remove_tree(self._state / "spans" / job)
         for folder in self._kept(job) if checkpoints else ():
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
                     if entry.is_symlink() or not _has_checkpoints(Path(entry.path)):
-                        remove(Path(entry.path))
+                        remove_tree(Path(entry.path))
 
     def _use(self, job: str, records: Sequence[Record]) -> Use:
         first = min(records, key=lambda record: record.launched_at_s)

@@ -32,6 +32,7 @@ from stretto_actuator.local.room import (
     to_blame,
 )
 from stretto_installation.one_machine.processes import end_pods
+from stretto_runtime.process.removal import remove_tree
 from stretto_runtime.settings import images_folder
 
 from tests.waits import until
@@ -217,7 +218,7 @@ def test_what_a_pod_has_closed_counts_as_hidden_and_is_removed(tmp_path: Path) -
     (tmp_path / "work/closed/file").touch()
     (tmp_path / "work/closed").chmod(0)
     assert measured([tmp_path / "work"], os.stat(tmp_path).st_dev)[1]
-    records.remove(tmp_path / "work")
+    remove_tree(tmp_path / "work")
     assert not (tmp_path / "work").exists()
     pod = records.Records(tmp_path / "pods").of("j", "worker-0")
     pod.mkdir(parents=True)
