@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import subprocess
 from pathlib import Path
 
 LEVELS = 2000
 
 
 def lay_deep(folder: Path) -> None:
-    """Make folders below each other in ``folder``, which is made, too."""
+    """Make folders below each other in ``folder``, which is made, too.
+
+    They go with this process at the latest, before pytest looks through its own, which it could not.
+    """
+    atexit.register(subprocess.run, ["rm", "-rf", str(folder)], check=False)
     folder.mkdir(parents=True, exist_ok=True)
     opened = os.open(folder, os.O_RDONLY)
     for _ in range(LEVELS):

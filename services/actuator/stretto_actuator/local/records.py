@@ -1,8 +1,8 @@
 """The records of local pods, so that a restarted actuator goes on with them: ``pods/<job>/<pod>/``.
 
 ``lock`` (held by the pod as long as it lives: a second one of the same name cannot start), ``devices.json`` (its
-devices, held as long as the lock), ``pod.json`` (pid and birth, since pids are used again), ``pid``, ``exit``,
-``log``, ``files`` (the files that it was started with), ``work`` (all that it may write, which goes with it).
+devices, held as long as the lock and until ``exit``), ``pod.json`` (pid and birth, since pids are used again), ``pid``,
+``exit``, ``log``, ``files`` (the files that it was started with), ``work`` (all that it may write, which goes with it).
 """
 
 from __future__ import annotations
@@ -137,9 +137,12 @@ class Records:
             if file.parent == self.of(job, pod):
                 continue
             with contextlib.suppress(FileNotFoundError, ValueError), (file.parent / "lock").open("a") as lock:
+                lives = (file.parent / "pod.json").exists() and not (file.parent / "exit").exists()
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
+                    lives = True
+                if lives:  # one that has the lock open may have given it up
                     yield {name: tuple(devices) for name, devices in json.loads(file.read_text()).items()}
 
     def put_away(self, job: str, pod: str, now_s: float) -> None:
