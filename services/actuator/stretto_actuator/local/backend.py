@@ -13,7 +13,7 @@ import math
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,7 +104,7 @@ class LocalBackend:
         self._processes = PodProcesses(self._records)
         self._clock = clock
         self._uptime_s = uptime_s
-        self._pods_kept_s, self._spans_kept_s = pods_kept_s, spans_kept_s
+        self._kept_s = pods_kept_s, spans_kept_s
         self._boxes = boxes
         self._devices = devices
         self._cgroups = Cgroups.of_installation(self._records.folder) if cgroups else Cgroups([])
@@ -116,9 +116,8 @@ class LocalBackend:
         self._clearing: asyncio.Task[None] | None = None
         stores = boxes.stores if boxes is not None else (self._state / "checkpoints",)
         self._disk = Disk(self._state, stores, self._records, self._processes)
-        memory = boxes.memory if boxes is not None else None
-        images = SharedMemory(memory, self._state, self._records, self._processes) if memory is not None else None
-        self._guard = Guard(self._records, self._processes, self._disk, images)
+        memory = SharedMemory(boxes and boxes.memory, self._state, self._records, self._processes)
+        self._guard = Guard(self._records, self._processes, self._disk, memory)
 
     # the protocol ----------------------------------------------------------------------------------------------
 
@@ -228,17 +227,12 @@ class LocalBackend:
     # starting --------------------------------------------------------------------------------------------------
 
     def _clear(self) -> None:
-        """Remove, in the background, the folders of pods that ended long ago, and their spans, unless their job goes
-        on: names must stay used."""
+        """Remove in the background what pods of long ago have left; of jobs that go on, names must stay used."""
         now = self._clock()
-
-        def clear() -> None:
-            self._records.clear(now - self._pods_kept_s, self._following)
-            clear_spans(self._state / "spans", now - self._spans_kept_s, self._following)
-
         if now - self._cleared_at_s >= CLEAR_EVERY_S:
             self._cleared_at_s = now
-            self._clearing = asyncio.create_task(asyncio.to_thread(clear), name="remove what ended jobs have left")
+            clearing = asyncio.to_thread(_clear, self._records, self._state, now, self._kept_s, self._following)
+            self._clearing = asyncio.create_task(clearing, name="remove what ended jobs have left")
 
     def _start(self, spec: PodSpec, given: Given, folder: Path, lock: int) -> None:
         group = self._cgroups.group(f"{spec.job}.{spec.pod}")
@@ -336,6 +330,12 @@ class LocalBackend:
             self._records.write(record)
         if record.oom_killed:  # also one whose kill did not come to its end with an actuator before this one
             self._processes.kill(record)
+
+
+def _clear(records: Records, state: Path, now: float, kept_s: tuple[float, float], but: Container[str]) -> None:
+    """Remove folders of pods, and of spans, that are older than ``kept_s``, except those of the jobs in ``but``."""
+    records.clear(now - kept_s[0], but)
+    clear_spans(state / "spans", now - kept_s[1], but)
 
 
 def _limits(group: Group, cpu_cores: float) -> tuple[str, ...]:

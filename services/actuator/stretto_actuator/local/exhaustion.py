@@ -30,8 +30,8 @@ LOOK_S, AGAIN_S = 1.0, 5.0
 LOOPBACK = "127.0.0.1"
 PORTS, WATCHES = "ports of connections", "places for watched files (epoll)"
 HELD: dict[str, tuple[Callable[[Iterable[int]], float], int]] = {PORTS: (ports, 1500), WATCHES: (watches, 20_000)}
-"""What a pod's processes hold of each, and the number with fewer than which a pod has not used it up: the kernel gives
-28,000 ports, and a user millions of watches; an honest pod has some hundred of both (taste)."""
+"""Counts of what is used up, of a pod's processes, and the fewest for which a pod is to blame: the kernel gives 28,000
+ports, and a user millions of watches; an honest pod has some hundred of both (taste)."""
 
 log = structlog.get_logger("stretto.actuator")
 
@@ -39,9 +39,7 @@ log = structlog.get_logger("stretto.actuator")
 class Guard:
     """Ends the pod, or the pods of the job, that have used up what all processes need."""
 
-    def __init__(
-        self, records: Records, processes: PodProcesses, disk: Disk, memory: SharedMemory | None = None
-    ) -> None:
+    def __init__(self, records: Records, processes: PodProcesses, disk: Disk, memory: SharedMemory) -> None:
         self._records, self._processes, self._disk, self._memory = records, processes, disk, memory
         self._tasks: list[asyncio.Task[None]] = []
         self.ended: dict[tuple[str, str], str] = {}
@@ -94,7 +92,7 @@ class Guard:
         return False
 
     def _look_at_memory(self, late: bool) -> bool:
-        if self._memory is None or not self._memory.is_short():
+        if not self._memory.is_short():
             return False
         found = beyond_images(self._memory.images(late=late))
         if found is None:

@@ -53,9 +53,9 @@ LEAST, SCARCE = Room(128 << 20, 2000), Room(32 << 20, 500)
 it is about to. A job that holds less is not to blame (taste)."""
 KINDS = (0, 1)
 SHORT = 0.25
-"""Share of shared memory, and of the machine's, with less of which is looked who holds too much (taste)."""
+"""Share of shared memory, and of the machine's memory, below which jobs are looked at (taste)."""
 IMAGES_MOST = 3
-"""Images of a parameter server at once: one that is read, one that is written, one whose room is kept."""
+"""Images of a parameter server at once: one is read, one is written, the room of one is kept."""
 SERVERS = "ps-"
 
 
@@ -129,11 +129,16 @@ class SharedMemory:
     back: the kernel, short of memory, would end services next.
     """
 
-    def __init__(self, memory: Path, state: Path, records: Records, processes: PodProcesses) -> None:
+    def __init__(self, memory: Path | None, state: Path, records: Records, processes: PodProcesses) -> None:
         self._memory, self._state, self._records, self._processes = memory, state, records, processes
 
     def is_short(self) -> bool:
-        """Return whether so little is left, of it or of the machine's memory, that somebody may have too much."""
+        """Return whether so little is left, of it or of the machine's memory, that somebody may have too much.
+
+        Where jobs have no folders there, nothing is ever short. Raises OSError.
+        """
+        if self._memory is None:
+            return False
         there, machine = os.statvfs(self._memory), psutil.virtual_memory()
         return there.f_bavail < SHORT * there.f_blocks or machine.available < SHORT * machine.total
 
@@ -142,6 +147,7 @@ class SharedMemory:
 
         ``late``: nobody was to blame at first; who hides what he has open holds all that is used. Raises OSError.
         """
+        assert self._memory is not None
         there, device = os.statvfs(self._memory), os.stat(self._memory).st_dev
         used_bytes = (there.f_blocks - there.f_bfree) * there.f_frsize
         found: list[Images] = []
@@ -153,7 +159,7 @@ class SharedMemory:
             pids = [process.pid for record in records for process in self._processes.members(record)]
             held_bytes = measured([self._folder(job)], device)[0].size_bytes
             try:
-                held_bytes += sum(unlinked(pids, device, []).values())
+                held_bytes += sum(unlinked(pids, device, [str(self._folder(job))]).values())
             except HiddenFiles:
                 held_bytes = used_bytes if late else held_bytes
             found.append(Images(job, held_bytes, servers_bytes))
@@ -164,6 +170,7 @@ class SharedMemory:
         remove_tree(self._folder(job))
 
     def _folder(self, job: str) -> Path:
+        assert self._memory is not None
         return images_folder(self._memory, self._state, job)
 
 

@@ -1,4 +1,4 @@
-"""What the gateway says of damage, before and after it has looked."""
+"""Words of the gateway about damage, before and after it has looked."""
 
 from __future__ import annotations
 
