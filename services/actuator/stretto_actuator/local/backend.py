@@ -149,7 +149,7 @@ class LocalBackend:
         return result
 
     async def launch(self, spec: PodSpec) -> None:
-        self._clear()
+        await self._clear()
         if self._records.known(spec.job, spec.pod):
             return
         folder = self._records.of(spec.job, spec.pod)
@@ -226,13 +226,12 @@ class LocalBackend:
 
     # starting --------------------------------------------------------------------------------------------------
 
-    def _clear(self) -> None:
-        """Remove in the background what pods of long ago have left; of jobs that go on, names must stay used."""
+    async def _clear(self) -> None:
+        """Remove what pods of long ago have left; of jobs that go on, names must stay used."""
         now = self._clock()
         if now - self._cleared_at_s >= CLEAR_EVERY_S:
             self._cleared_at_s = now
-            clearing = asyncio.to_thread(_clear, self._records, self._state, now, self._kept_s, self._following)
-            self._clearing = asyncio.create_task(clearing, name="remove what ended jobs have left")
+            self._clearing = await _clear(self._records, self._state, now, self._kept_s, self._following)
 
     def _start(self, spec: PodSpec, given: Given, folder: Path, lock: int) -> None:
         group = self._cgroups.group(f"{spec.job}.{spec.pod}")
@@ -332,10 +331,14 @@ class LocalBackend:
             self._processes.kill(record)
 
 
-def _clear(records: Records, state: Path, now: float, kept_s: tuple[float, float], but: Container[str]) -> None:
-    """Remove folders of pods, and of spans, that are older than ``kept_s``, except those of the jobs in ``but``."""
-    records.clear(now - kept_s[0], but)
-    clear_spans(state / "spans", now - kept_s[1], but)
+async def _clear(
+    records: Records, state: Path, now: float, kept_s: tuple[float, float], but: Container[str]
+) -> asyncio.Task[None]:
+    """Remove folders of pods, and in the background spans, of which there may be millions, that are older than
+    ``kept_s``, except those of the jobs in ``but``."""
+    await asyncio.to_thread(records.clear, now - kept_s[0], but)
+    spans = asyncio.to_thread(clear_spans, state / "spans", now - kept_s[1], but)
+    return asyncio.create_task(spans, name="remove spans of long ago")
 
 
 def _limits(group: Group, cpu_cores: float) -> tuple[str, ...]:
