@@ -28,6 +28,8 @@ SUBJECTS_MOST = 50
 LOOKS_MOST = 3
 """Looks at one subject whose messages expire just while it is looked at."""
 SPANS_NAMED = 5
+UNREAD = "whether all stored messages can be read is not known yet; `stretto status` will tell those that cannot"
+"""Sentence in the gateway's answer about its health until it has looked through all streams, for which `up` waits."""
 EXPIRES_LATER_S = 24 * 3600.0
 """The shortest life of a message in the streams of facts; younger ones have not expired."""
 

@@ -35,6 +35,7 @@ from .protocol.connection import GatewayConnection, GatewayRequest
 from .protocol.events import Event
 from .protocol.exchange import exchange
 from .protocol.logs import LOG_LINES
+from .protocol.outage import lasting
 from .specification import Specification, text_of, with_name
 
 if TYPE_CHECKING:
@@ -231,8 +232,11 @@ class AsyncJob(JobFacts):
         return await _asked(self._driver, DataAnswer, operations.add_data(self.name, change))
 
     async def cancel(self, reason: str = "") -> JobSummary:
-        """End the job for good; may be repeated. What it trained after its last stored checkpoint is lost."""
-        return await _asked(self._driver, JobSummary, operations.cancel(self.name, reason))
+        """End the job for good; may be repeated. What it trained after its last stored checkpoint is lost.
+
+        While the bus stores nothing, such as on a full disk, it is tried again for half a minute.
+        """
+        return read(JobSummary, (await lasting(self._driver, operations.cancel(self.name, reason), met=False)).content)
 
     async def audit(self) -> JobAudit:
         """Compare the ledger's books with the counts of every column of the parameters."""

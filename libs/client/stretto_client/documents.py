@@ -12,7 +12,8 @@ from .places import Place
 from .protocol import events, journal, logs, operations
 from .protocol.connection import GatewayRequest
 from .protocol.events import Event
-from .protocol.exchange import document, exchange
+from .protocol.exchange import document, document_of, exchange
+from .protocol.outage import lasting
 
 P = ParamSpec("P")
 Json = dict[str, Any]
@@ -42,7 +43,6 @@ class Documents:
     job = _answered(operations.job)
     audit = _answered(operations.audit)
     trace = _answered(operations.trace)
-    cancel = _answered(operations.cancel)
     checkpoint = _answered(operations.checkpoint)
     scale = _answered(operations.scale)
     what_if = _answered(operations.what_if)
@@ -50,6 +50,10 @@ class Documents:
     me = _answered(operations.me)
     status = _answered(operations.status)
     alerts = _answered(operations.alerts)
+
+    def cancel(self, name: str, reason: str = "") -> Json:
+        """End a job. While the bus stores nothing it is tried again for half a minute."""
+        return document_of(run(lasting(self._driver, operations.cancel(name, reason), met=False)))
 
     def jobs(self, status: str | None = None) -> list[Json]:
         """Return all jobs, or those in one state, oldest first."""

@@ -46,6 +46,7 @@ CALLS_OF_ALL = {
     "a queue of POSIX": (240, 0, os.O_CREAT, 0o600, 0),
     "a key of the kernel": (248, 0, 0, 0, 0, -4),
     "a ring": (425, 1, 0),
+    "faults of memory": (323, 1),
     "real time": (144, 0, 1, ctypes.addressof(PART) + 8),
 }
 """Calls that use what all processes of a user have together."""

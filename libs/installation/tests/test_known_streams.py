@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from flipped_bits import blocks, flip
 from installation_backups import NAMES
 from runtime_counting import submission
 from stretto_bus import Client
@@ -16,7 +17,7 @@ from stretto_installation.errors import ForeignStore, InstallationError, NotRunn
 from stretto_installation.known_streams import KnownStreams, extents
 from stretto_installation.one_machine import supervisor
 from stretto_installation.one_machine.programs import StartOptions
-from stretto_installation.one_machine.state import read_state
+from stretto_installation.one_machine.state import describe, read_state
 from stretto_installation.one_machine.supervisor import Installation
 from stretto_installation.provision import make
 from stretto_installation.server import STORE, EmbeddedServer
@@ -174,7 +175,7 @@ def test_what_is_noted_is_older_than_two_syncs_of_the_server(interval: str, rest
     assert StreamsSettings(sync_interval=interval).rest_s == rest_s
 
 
-async def test_an_installation_whose_store_is_gone_starts_no_service_and_status_says_why(
+async def test_an_installation_tells_at_its_start_of_damage_and_with_its_store_gone_starts_no_service(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "SERVICES", ())
@@ -185,6 +186,15 @@ async def test_an_installation_whose_store_is_gone_starts_no_service_and_status_
     await client.publish(submission("a"))
     await client.close()
     await first.down()
+    flip(blocks(folder / "nats", STREAM)[-1], b"job-submitted.a")
+    monkeypatch.setattr(supervisor, "SERVICES", ("gateway",))
+    damaged = Installation(StartOptions(folder), {})
+    try:
+        await damaged.up()
+        (told,) = [warning for warning in describe(folder)["warnings"] if warning.startswith("gateway: ")]
+        assert "1 message of the stream STRETTO cannot be read; sequence 1: everything else goes on" in told
+    finally:
+        await damaged.down()
     shutil.rmtree(folder / "nats" / STORE)
     monkeypatch.setattr(supervisor, "SERVICES", ("planner",))
     again = Installation(StartOptions(folder), {})

@@ -11,10 +11,11 @@ import contextlib
 import errno
 import itertools
 import os
-import shutil
 import stat
 from collections.abc import Generator
 from pathlib import Path
+
+from stretto_runtime.process.removal import remove_tree
 
 NAMES_MAX = 10_000
 """Most names of a folder that are looked at: a job can fill its own."""
@@ -56,8 +57,14 @@ def read(file: Path, size_max_bytes: int) -> bytes:
 
 def names(folder: Path) -> list[str]:
     """Return at most ``NAMES_MAX`` names in the folder of a job. Raises OSError."""
-    with _store(folder) as store, _below(store, folder.name) as job, os.scandir(job) as entries:
-        return [entry.name for entry in itertools.islice(entries, NAMES_MAX)]
+    with _store(folder) as store, _below(store, folder.name) as job:
+        return names_in(job)
+
+
+def names_in(folder: Path | int) -> list[str]:
+    """Return at most ``NAMES_MAX`` names in a folder, in their order. Raises OSError."""
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in itertools.islice(entries, NAMES_MAX))
 
 
 def remove(folder: Path, first: str) -> None:
@@ -70,7 +77,9 @@ def remove(folder: Path, first: str) -> None:
         try:
             with _below(job, folder.name) as checkpoint, contextlib.suppress(FileNotFoundError):
                 os.unlink(first, dir_fd=checkpoint)
-            shutil.rmtree(folder.name, dir_fd=job)
+            remove_tree(there := Path(f"/proc/self/fd/{job}/{folder.name}"), [job])
+            if os.path.lexists(there):
+                raise OSError(errno.ENOTEMPTY, f"{folder} cannot be removed")
         except OSError as error:
             if error.errno not in _LINK_OR_FILE:
                 raise

@@ -22,7 +22,10 @@ from collections.abc import Container, Iterator, Mapping
 from pathlib import Path
 
 import structlog
+from stretto_runtime.process.removal import remove_tree
 from stretto_runtime.settings import images_folder
+
+from .local_files import names_in
 
 SHARE_MAX = 0.25
 """Largest share of the available memory that images may take: an image is not worth starving what runs."""
@@ -117,16 +120,14 @@ class SharedMemory:
     def free_all(self) -> None:
         """Remove the images of all jobs of this installation."""
         self._remove("*")
-        self._remove_folders("*")
+        for folder in self._folders("*"):
+            with contextlib.suppress(OSError):  # pods of jobs that go on hold on to this very one
+                folder.rmdir()
 
     def end(self, job: str) -> None:
-        """Remove the folder of a job that has ended, once it is empty. Until then its pods hold on to this very one."""
-        self._remove_folders(job)
-
-    def _remove_folders(self, job: str) -> None:
+        """Remove the folder of a job that has ended, and whatever its pods have laid there."""
         for folder in self._folders(job):
-            with contextlib.suppress(OSError):
-                folder.rmdir()
+            remove_tree(folder)
 
     def _folders(self, job: str) -> Iterator[Path]:
         """Yield the folders of a job, or of all jobs for ``*``; no link, which a pod may have put in its place."""
@@ -138,10 +139,10 @@ class SharedMemory:
     def _images(self, job: str, only: Container[str] | None = None) -> Iterator[tuple[Path, str, str]]:
         """(path, checkpoint, pod) of the files that are there."""
         for folder in self._folders(job):
-            for path in sorted(folder.iterdir()):
-                checkpoint, _, pod = path.name.partition(".")
+            for name in names_in(folder):
+                checkpoint, _, pod = name.partition(".")
                 if only is None or checkpoint in only:
-                    yield path, checkpoint, pod
+                    yield folder / name, checkpoint, pod
 
     def _remove(self, job: str) -> None:
         for path, _, _ in self._images(job):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deep_folders import lay_deep
 from stretto_checkpoints import memory
 from stretto_checkpoints.memory import SharedMemory
 
@@ -60,6 +61,15 @@ def test_all_of_an_installation_goes_and_nothing_of_another(shared: SharedMemory
     other = one(SharedMemory(tmp_path, Path("/another")), "j", "c", "ps-0", 10)
     shared.free_all()
     assert [path for path in (*mine, other) if Path(path).exists()] == [other]
+
+
+def test_whatever_a_pod_has_laid_beside_its_images_goes_with_its_job(shared: SharedMemory) -> None:
+    image = Path(one(shared, "j", "j-000001", "ps-0", 10))
+    lay_deep(image.parent / "spare.ps-0")
+    (image.parent / "large").write_bytes(b"x")
+    shared.free("j")
+    shared.end("j")
+    assert not image.parent.exists()
 
 
 def test_only_what_is_named_is_kept_of_a_job_of_this_installation(shared: SharedMemory, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from deep_folders import lay_deep
 from hypothesis import example, given
 from hypothesis import strategies as st
 from stretto_checkpoints import manifest
@@ -74,6 +75,9 @@ def test_a_link_of_a_job_leads_to_nobody_elses_checkpoint(
     else:
         own.write()
         assert manifest.read(url) == own
+    manifest.remove(url)
+    assert not os.path.lexists(tmp_path / "hostile/hostile-000001")
+    lay_deep(tmp_path / "hostile/hostile-000001")
     manifest.remove(url)
     assert not os.path.lexists(tmp_path / "hostile/hostile-000001")
     assert files(tmp_path / "victim") == before

@@ -59,10 +59,13 @@ class Patience:
         await _wait_back(self._connection, ends_s)
 
 
-async def lasting(connection: GatewayConnection, request: GatewayRequest, until_s: float = math.inf) -> Answer:
-    """Send a request that changes nothing, again after an outage; return its answer below 400.
+async def lasting(
+    connection: GatewayConnection, request: GatewayRequest, until_s: float = math.inf, *, met: bool = True
+) -> Answer:
+    """Send a request that may be repeated, again after an outage; return its answer below 400.
 
-    Raises ClientError, at ``until_s`` if there is none before.
+    ``met``: the gateway was there before; of another one that nobody reaches, it is not waited for. Raises ClientError,
+    at ``until_s`` if there is none before.
     """
     patience = Patience(connection, until_s)
     while True:
@@ -71,9 +74,10 @@ async def lasting(connection: GatewayConnection, request: GatewayRequest, until_
         except Unavailable as unavailable:
             error: ClientError = unavailable.error
         except TransportFault as fault:
-            if fault.kind == "certificate":
+            if fault.kind == "certificate" or (fault.kind == "nobody" and not met):
                 raise error_of(fault) from fault
             error = error_of(fault)
+        met = True
         await patience.outlast(error)
 
 

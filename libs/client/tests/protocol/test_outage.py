@@ -14,11 +14,14 @@ from both_clients import VIEW, Clock, Handler, job_of
 from pydantic import TypeAdapter
 from stretto_client.errors import ClientError, NotReady, NotRunning, Refused, Unreachable
 from stretto_client.protocol.outage import RECONNECT_S
+from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import JobView
 
 Speaking = Callable[[Handler], Any]
 JOB = TypeAdapter(JobView)
 TRAINING, ENDED = JOB.dump_json(VIEW), JOB.dump_json(replace(VIEW, status="finished", ended_at_s=1.0))
+SUMMARY = ("x", "", "cancelled", 0.0, 1.0, 1, None, 0, 1, 0.0, None, "why", "ada", None, 0.0, None, None, None, 0)
+CANCELLED = TypeAdapter(JobSummary).dump_json(JobSummary(*SUMMARY))
 CATCHING_UP = {"type": "urn:stretto:problem:catching-up", "detail": "not ready", "errors": [], "count": 1}
 
 
@@ -124,6 +127,33 @@ def test_a_request_that_fails_though_the_gateway_is_ready_is_given_up_too(speaki
     with pytest.raises(Refused, match="bus"):
         job_of(speaking_to(handle)).wait()
     assert RECONNECT_S - 1 <= clock.now_s <= RECONNECT_S
+
+
+@pytest.mark.parametrize("gone", [httpx.ReadError("gone"), None])
+def test_cancelling_is_tried_again_while_the_bus_stores_nothing(
+    speaking_to: Speaking, clock: Clock, gone: Exception | None
+) -> None:
+    asked: list[str] = []
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/status"):
+            return httpx.Response(200, json={"ready": True})
+        asked.append(request.method)
+        if len(asked) <= 2:
+            if gone is not None:
+                raise gone
+            return httpx.Response(503, json={**CATCHING_UP, "type": "urn:stretto:problem:bus"})
+        return httpx.Response(200, content=CANCELLED)
+
+    assert job_of(speaking_to(handle)).cancel("why").status == "cancelled"
+    assert asked == ["DELETE"] * 3
+    assert 0 < clock.now_s < RECONNECT_S
+
+
+def test_cancelling_without_any_gateway_is_refused_at_once(speaking_to: Speaking, clock: Clock) -> None:
+    with pytest.raises(NotRunning, match="stretto up"):
+        job_of(speaking_to(refusing)).cancel()
+    assert clock.now_s == 0
 
 
 def test_a_certificate_that_is_not_trusted_is_no_outage(speaking_to: Speaking, clock: Clock) -> None:

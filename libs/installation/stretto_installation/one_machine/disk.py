@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from stretto_runtime.process.removal import remove_tree
 
 from .bus import store_of
 
@@ -35,8 +36,8 @@ class JobFolder:
         return total
 
     def remove(self) -> None:
-        """Remove the folder, however deep a pod has made it. Raises OSError: some of it is still there."""
-        subprocess.run(["rm", "-rf", "--", str(self.path)], check=False, stderr=subprocess.DEVNULL)
+        """Remove the folder. Raises OSError: some of it is still there."""
+        remove_tree(self.path)
         if self.path.exists():
             raise OSError(f"{self.path} cannot be removed: look whose it is")
 

@@ -10,13 +10,13 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import psutil
 from stretto_runtime.process.pid import ProcessIdentity
+from stretto_runtime.process.removal import remove_tree
 
 from ..errors import InstallationError
 from .processes import end_all, end_pods, named_in, namespace_of, pods_of, sessions_of, works_in
@@ -124,7 +124,7 @@ def name_processes(room: Path, folder: Path, processes: dict[str, Any]) -> None:
 
 def free_memory(folder: Path, shared: Path = SHARED) -> None:
     """Remove the images of an installation that has ended in good order."""
-    shutil.rmtree(_room(folder, shared), ignore_errors=True)
+    remove_tree(_room(folder, shared))
 
 
 def sweep_memory(shared: Path = SHARED) -> list[Path]:
@@ -157,7 +157,7 @@ def _take_away(room: Path, owner: dict[str, Any]) -> bool:
         if owner_in(aside / OWNER) != owner:
             aside.rename(room)
             return False
-        shutil.rmtree(aside, ignore_errors=True)
+        remove_tree(aside)
         return True
     return False
 

@@ -115,4 +115,5 @@ async def readiness(folder: Path, name: str, pid: int | None) -> dict[str, Any]:
         found = json.loads(body)
         if isinstance(found, dict):
             return {**found, "ready": ready, "port": where["port"]}
-    return {"ready": ready, "port": where["port"]}
+    lines = body.decode(errors="replace").splitlines()  # the gateway's: what it lacks, then its warnings
+    return {"ready": ready, "port": where["port"], "warning": "; ".join(lines[1:] if ready else lines)}

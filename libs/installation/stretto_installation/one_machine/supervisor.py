@@ -7,12 +7,15 @@ import contextlib
 import fcntl
 import os
 import re
+import shutil
 import signal
 import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
+from stretto_bus.damage import UNREAD
 from stretto_bus.faults import Fault
 from stretto_bus.login import Login
 from stretto_bus.tasks import end
@@ -38,6 +41,8 @@ from .programs import Programs, StartOptions
 from .state import REFUSED, make_folder, readiness, write_json
 
 READY_S = 60.0
+READ_S = 6.0
+"""Seconds from the start of the services on for which the gateway may look whether the stored messages can be read."""
 POLL_S = 0.04
 FOLDER_POLL_S = 1.0
 STOP_S = 12.0
@@ -87,7 +92,7 @@ class Installation:
         self._claim_folder()
         for name in ("run", "logs", "nats", "redis"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
-        self._rotate_logs()
+        rotate_logs(self.folder / "logs")
         (self.folder / "run" / REFUSED).unlink(missing_ok=True)
         keys = keys_of(self.folder / "nats")
         self._programs = programs = Programs(self.folder, self.options, self._environ, keys, claim_memory(self.folder))
@@ -139,11 +144,12 @@ class Installation:
             self._lock.close()
 
     async def watch_folder(self) -> None:
-        """Watch the folder of the installation for as long as it is this one's.
+        """Watch the folder of the installation, and the size of its logs, for as long as it is this one's.
 
         Raises InstallationError once the folder is gone, or another installation's: no process can keep its state then.
         """
         while self._lock is None or self._owns_folder():
+            await asyncio.to_thread(rotate_logs, self.folder / "logs")
             await asyncio.sleep(FOLDER_POLL_S)
         raise InstallationError(
             f"{self.folder} was removed while an installation ran in it: all its processes were ended"
@@ -221,13 +227,15 @@ class Installation:
                 answer = await readiness(self.folder, name, child.pid)
                 if answer.get("refusal"):  # it waits for a replica of another version, which nobody starts here
                     raise InstallationError(f"{name}: {answer['refusal']}; or start anew in another --folder")
-                if answer["ready"]:
+                warning = answer.get("warning", "")
+                is_reading = UNREAD in warning and time.monotonic() - began < READ_S
+                if answer["ready"] and not is_reading:
                     left.discard(name)
-                    if warning := answer.get("warning"):
+                    if warning:
                         self._warnings.append(f"{name}: {warning}")
                     yield name, time.monotonic() - began
                 else:
-                    lacks[name] = answer.get("warning", "")
+                    lacks[name] = warning
             if left and time.monotonic() - began > READY_S:
                 reasons = "".join(f"\n  {name}: {lacks[name]}" for name in sorted(left) if lacks.get(name))
                 raise InstallationError(
@@ -257,11 +265,6 @@ class Installation:
             return self._lock is not None and os.path.samestat(there, os.fstat(self._lock.fileno()))
         return False
 
-    def _rotate_logs(self) -> None:
-        for log in (self.folder / "logs").glob("*.log"):
-            if log.stat().st_size > LOG_BYTES_MOST:
-                log.replace(log.with_suffix(".log.1"))
-
     def _note_state(self) -> None:
         """Write the state if the disk has room: processes are kept alive, and ended, also while it is full."""
         with contextlib.suppress(OSError):
@@ -288,6 +291,23 @@ class Installation:
         if self._programs is not None and self._programs.memory is not None:
             with contextlib.suppress(OSError):  # shared memory may be full; the copy there serves only a lost folder
                 name_processes(self._programs.memory, self.folder, processes)
+
+
+def rotate_logs(folder: Path) -> None:
+    """Move what a log of more than ``LOG_BYTES_MOST`` has to a second file, in place of what that had.
+
+    A job makes the bus write a line for each message that is refused, hundred thousand a second. The process goes on
+    with the file that it has open, to whose end it writes, wherever that is.
+    """
+    for log in folder.glob("*.log"):
+        with contextlib.suppress(OSError):
+            if log.stat().st_size > LOG_BYTES_MOST:
+                kept = log.with_suffix(".log.1")
+                kept.unlink(missing_ok=True)
+                try:
+                    shutil.copyfile(log, kept)  # of a disk that is full, as much as there is room for
+                finally:
+                    os.truncate(log, 0)
 
 
 async def run(options: StartOptions, progress: Callable[[str], None], ready: Callable[[Installation], None]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
+from deep_folders import lay_deep
 from owners import Started, dead, named
 from stretto_installation.one_machine import leftovers
 from stretto_installation.one_machine.processes import remove_groups
@@ -26,6 +27,14 @@ def test_a_stepped_clock_makes_nobody_dead_and_no_stranger_ours(
     assert leftovers.is_dead(gone)
     earlier = living["birth"]._replace(ticks=living["birth"].ticks - 1)
     assert leftovers.is_dead({**living, "birth": earlier})  # its id is another's now
+
+
+def test_images_go_however_deep_a_pod_has_laid_folders_among_them(tmp_path: Path) -> None:
+    room = leftovers.claim_memory(tmp_path / "s", tmp_path)
+    assert room is not None
+    lay_deep(room / "stretto.j.1")
+    leftovers.free_memory(tmp_path / "s", tmp_path)
+    assert not room.exists()
 
 
 def test_control_groups_of_ended_pods_go_and_those_in_use_and_of_others_stay(tmp_path: Path) -> None:

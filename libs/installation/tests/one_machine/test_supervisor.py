@@ -79,6 +79,21 @@ def test_a_port_that_is_taken_is_told_before_anything_is_started(tmp_path: Path,
     assert not list((tmp_path / "s" / "logs").glob("nats.log"))
 
 
+def test_no_log_grows_without_bound_while_its_process_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "LOG_BYTES_MOST", 10)
+    log, kept = tmp_path / "nats.log", tmp_path / "nats.log.1"
+    with log.open("a") as of_the_process:
+        for text in ("short", " and longer", "third", " is longer, too"):
+            of_the_process.write(text)
+            of_the_process.flush()
+            supervisor.rotate_logs(tmp_path)
+            if text == " and longer":
+                assert (log.read_text(), kept.read_text()) == ("", "short and longer")
+    assert (log.read_text(), kept.read_text()) == ("", "third is longer, too")
+
+
 @pytest.mark.parametrize("detached", [True, False])
 @pytest.mark.parametrize("form", [[], ["-o", "json"]])
 def test_a_folder_that_cannot_be_is_a_sentence(tmp_path: Path, detached: bool, form: list[str]) -> None:
@@ -366,7 +381,7 @@ def test_a_process_with_an_id_that_was_seen_before_is_ended(tmp_path: Path) -> N
 
 def test_what_outlives_the_leader_of_its_session_is_ended_too(tmp_path: Path) -> None:
     shell = psutil.Popen(
-        ["/bin/sh", "-c", f"exec > '{tmp_path}/log'; setsid sh -c 'sleep 60' & sleep 61 & exec sleep 62"],
+        ["/bin/sh", "-c", f"exec > '{tmp_path}/log'; setsid sleep 60 & sleep 61 & exec sleep 62"],
         start_new_session=True,
     )
     leader, birth = shell.pid, ProcessIdentity.of(shell.pid)

@@ -13,7 +13,7 @@ import math
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from .ends import Ends
 from .exhaustion import Guard
 from .processes import PodProcesses, integer
 from .records import PRIVATE, Record, Records, clear_spans
-from .room import Disk
+from .room import Disk, SharedMemory
 
 LOG_BYTES = 1500
 ASK_AGAIN_S = 2.0
@@ -104,7 +104,7 @@ class LocalBackend:
         self._processes = PodProcesses(self._records)
         self._clock = clock
         self._uptime_s = uptime_s
-        self._pods_kept_s, self._spans_kept_s = pods_kept_s, spans_kept_s
+        self._kept_s = pods_kept_s, spans_kept_s
         self._boxes = boxes
         self._devices = devices
         self._cgroups = Cgroups.of_installation(self._records.folder) if cgroups else Cgroups([])
@@ -113,9 +113,11 @@ class LocalBackend:
         self._following = Following()
         self._ends = Ends(self._following)
         self._cleared_at_s = -math.inf
+        self._clearing: asyncio.Task[None] | None = None
         stores = boxes.stores if boxes is not None else (self._state / "checkpoints",)
         self._disk = Disk(self._state, stores, self._records, self._processes)
-        self._guard = Guard(self._records, self._processes, self._disk)
+        memory = SharedMemory(boxes and boxes.memory, self._state, self._records, self._processes)
+        self._guard = Guard(self._records, self._processes, self._disk, memory)
 
     # the protocol ----------------------------------------------------------------------------------------------
 
@@ -147,7 +149,7 @@ class LocalBackend:
         return result
 
     async def launch(self, spec: PodSpec) -> None:
-        self._clear()
+        await self._clear()
         if self._records.known(spec.job, spec.pod):
             return
         folder = self._records.of(spec.job, spec.pod)
@@ -224,14 +226,12 @@ class LocalBackend:
 
     # starting --------------------------------------------------------------------------------------------------
 
-    def _clear(self) -> None:
-        """Remove the folders of pods that ended long ago, and their spans, unless their job goes on: names must stay
-        used."""
+    async def _clear(self) -> None:
+        """Remove what pods of long ago have left; of jobs that go on, names must stay used."""
         now = self._clock()
         if now - self._cleared_at_s >= CLEAR_EVERY_S:
             self._cleared_at_s = now
-            self._records.clear(now - self._pods_kept_s, self._following)
-            clear_spans(self._state / "spans", now - self._spans_kept_s, self._following)
+            self._clearing = await _clear(self._records, self._state, now, self._kept_s, self._following)
 
     def _start(self, spec: PodSpec, given: Given, folder: Path, lock: int) -> None:
         group = self._cgroups.group(f"{spec.job}.{spec.pod}")
@@ -331,6 +331,16 @@ class LocalBackend:
             self._processes.kill(record)
 
 
+async def _clear(
+    records: Records, state: Path, now: float, kept_s: tuple[float, float], but: Container[str]
+) -> asyncio.Task[None]:
+    """Remove folders of pods, and in the background spans, of which there may be millions, that are older than
+    ``kept_s``, except those of the jobs in ``but``."""
+    await asyncio.to_thread(records.clear, now - kept_s[0], but)
+    spans = asyncio.to_thread(clear_spans, state / "spans", now - kept_s[1], but)
+    return asyncio.create_task(spans, name="remove spans of long ago")
+
+
 def _limits(group: Group, cpu_cores: float) -> tuple[str, ...]:
     """Return the means that limit a pod in this group."""
     names = list(group.names)
@@ -350,10 +360,10 @@ def _resident_bytes(pids: tuple[int, ...]) -> int:
 
 
 def _tail(log: Path, limit_bytes: int) -> str:
-    """The last lines of a log, for people who read why a pod failed."""
+    """The last lines of a log, for people who read why a pod failed. A pod may lengthen it as fast as it is read."""
     try:
         with log.open("rb") as file:
             file.seek(max(log.stat().st_size - limit_bytes, 0))
-            return file.read().decode(errors="replace").strip()
+            return file.read(limit_bytes).decode(errors="replace").strip()
     except OSError:
         return ""

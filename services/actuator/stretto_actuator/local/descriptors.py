@@ -17,6 +17,8 @@ TABLES_MOST = 64
 """Tables of open files beyond which a process hides them: all threads of an honest one have the same (taste)."""
 KCMP, OF_FILES = {"x86_64": 312, "aarch64": 272}, 2
 """Numbers of the system call kcmp, by kind of machine, and its kind for tables of open files."""
+WATCHES_COUNTED = 200_000
+"""Watches that are enough: the kernel tells each in a line, and a user may have millions."""
 BLOCK_BYTES = 512
 """Unit of ``st_blocks``."""
 
@@ -27,12 +29,37 @@ class HiddenFiles(Exception):
     """A process does not show its open files, or hides some."""
 
 
-def open_files(pids: Iterable[int]) -> float:
-    """Return how many files these processes have open; infinite where one does not show them, or hides some."""
-    try:
-        return sum(1 for _ in _files(pids))
-    except HiddenFiles:
-        return math.inf
+def ports(pids: Iterable[int]) -> float:
+    """Return how many sockets these processes have that may have a port; infinite where one hides what it has open.
+
+    The kernel lists no socket that has a port and neither listens nor is connected, but all that can have none.
+    """
+    with contextlib.suppress(HiddenFiles), open("/proc/net/unix") as listed:
+        without = {f"socket:[{line.split()[6]}]" for line in listed.readlines()[1:]}
+        return len({link for link in _links(pids).values() if link.startswith("socket:")} - without)
+    return math.inf
+
+
+def watches(pids: Iterable[int]) -> float:
+    """Return how many files these processes watch by epoll, or a number that is enough; infinite where one hides."""
+    count = 0
+    with contextlib.suppress(HiddenFiles):
+        for path in (path for path, link in _links(pids).items() if link == "anon_inode:[eventpoll]"):
+            folder, _, name = path.rpartition("/")
+            with contextlib.suppress(OSError), open(f"{folder}info/{name}", "rb") as told:
+                while count < WATCHES_COUNTED and (part := told.read(1 << 20)):
+                    count += part.count(b"tfd:")
+        return count
+    return math.inf
+
+
+def _links(pids: Iterable[int]) -> dict[str, str]:
+    """Return what each open file of these processes is, by its place in ``/proc``. Raises HiddenFiles."""
+    found: dict[str, str] = {}
+    for path in _files(pids):
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found[path] = os.readlink(path)
+    return found
 
 
 def unlinked(pids: Sequence[int], device: int, folders: Sequence[str]) -> dict[int, int]:

@@ -1,8 +1,8 @@
 """The records of local pods, so that a restarted actuator goes on with them: ``pods/<job>/<pod>/``.
 
 ``lock`` (held by the pod as long as it lives: a second one of the same name cannot start), ``devices.json`` (its
-devices, held as long as the lock), ``pod.json`` (pid and birth, since pids are used again), ``pid``, ``exit``,
-``log``, ``files`` (the files that it was started with), ``work`` (all that it may write, which goes with it).
+devices, held as long as the lock and until ``exit``), ``pod.json`` (pid and birth, since pids are used again), ``pid``,
+``exit``, ``log``, ``files`` (the files that it was started with), ``work`` (all that it may write, which goes with it).
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Container, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import structlog
 from stretto_runtime.process.pid import ProcessIdentity
+from stretto_runtime.process.removal import remove_tree
 
 from ..pod.devices import Given
 from .control_groups import Group
@@ -137,16 +137,19 @@ class Records:
             if file.parent == self.of(job, pod):
                 continue
             with contextlib.suppress(FileNotFoundError, ValueError), (file.parent / "lock").open("a") as lock:
+                lives = (file.parent / "pod.json").exists() and not (file.parent / "exit").exists()
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:
+                    lives = True
+                if lives:  # one that has the lock open may have given it up
                     yield {name: tuple(devices) for name, devices in json.loads(file.read_text()).items()}
 
     def put_away(self, job: str, pod: str, now_s: float) -> None:
         """Forget a pod; its log stays."""
         folder = self.of(job, pod)
         for gone in (self.files(job, pod), self.scratch(job, pod)):
-            remove(gone)
+            remove_tree(gone)
         with contextlib.suppress(FileNotFoundError):  # put away by somebody else meanwhile
             os.utime(folder / "pod.json", (now_s, now_s))
             (folder / "pod.json").rename(folder / "pod.done.json")
@@ -154,7 +157,7 @@ class Records:
     def empty(self, job: str) -> None:
         """Remove what the ended pods of a job have written, but the ends of their logs."""
         for folder in self.folder.glob(f"{job}/*/"):
-            remove(folder / "work")
+            remove_tree(folder / "work")
             _cut(folder / "log")
 
     def clear(self, before_s: float, but: Container[str]) -> None:
@@ -174,27 +177,23 @@ def clear_spans(spans: Path, before_s: float, but: Container[str]) -> None:
         with contextlib.suppress(OSError):
             if folder.is_symlink() or not folder.is_dir() or folder.name in but:
                 continue
-            if max(each.lstat().st_mtime for each in (folder, *folder.iterdir())) < before_s:
-                remove(folder)
-
-
-def remove(folder: Path) -> None:
-    """Remove a folder or a file as far as possible. What a pod has laid there may be closed, millions of files, or
-    deeper than Python's stack."""
-    for command in (("rm", "-rf"), ("chmod", "-R", "u+rwX"), ("rm", "-rf")):
-        if not os.path.lexists(folder):
-            return
-        subprocess.run([*command, "--", str(folder)], check=False, stderr=subprocess.DEVNULL)
+            with os.scandir(folder) as files:  # a pod may have laid millions
+                times = (each.stat(follow_symlinks=False).st_mtime for each in files)
+                is_old = folder.stat().st_mtime < before_s and all(time_s < before_s for time_s in times)
+            if is_old:
+                remove_tree(folder)
 
 
 def _cut(log: Path) -> None:
-    """Leave the end of a log of a pod that has ended."""
-    with contextlib.suppress(OSError), log.open("r+b") as file:
-        file.seek(max(file.seek(0, os.SEEK_END) - LOG_END_BYTES, 0))
-        last = file.read()
-        file.truncate(0)  # also what was reserved behind its end
-        file.seek(0)
-        file.write(last)
+    """Leave the end of a log of a pod that has ended. The pod had it open, and may have closed it to its user."""
+    with contextlib.suppress(OSError):
+        log.chmod(PRIVATE)
+        with log.open("r+b") as file:
+            file.seek(max(file.seek(0, os.SEEK_END) - LOG_END_BYTES, 0))
+            last = file.read(LOG_END_BYTES)
+            file.truncate(0)  # also what was reserved behind its end
+            file.seek(0)
+            file.write(last)
 
 
 def _private_folder(folder: Path) -> None:

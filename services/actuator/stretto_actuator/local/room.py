@@ -1,4 +1,6 @@
-"""The job that has used up the room on an installation's disk: jobs fill it, and the bus of all jobs stores nothing.
+"""The job that has used up the room on an installation's disk, or in its shared memory.
+
+Jobs fill the disk, and the bus of all jobs stores nothing.
 
 No limit of the kernel divides a disk among the processes of one user. A job's pods write into the same folders, so a
 job is to blame as a whole.
@@ -15,9 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple, Self
 
+import psutil
+from stretto_runtime.process.removal import remove_tree
+from stretto_runtime.settings import images_folder
+
 from .descriptors import HiddenFiles, unlinked
 from .processes import PodProcesses
-from .records import Record, Records, remove
+from .records import Record, Records
 
 MEASURE_S = 20.0
 """Seconds for a measurement of a job's folders, after which the job hides what it has (taste)."""
@@ -46,6 +52,11 @@ LEAST, SCARCE = Room(128 << 20, 2000), Room(32 << 20, 500)
 """Room with less of which a disk is short, so that a job is ended before the bus stores nothing; and with less of which
 it is about to. A job that holds less is not to blame (taste)."""
 KINDS = (0, 1)
+SHORT = 0.25
+"""Share of shared memory, and of the machine's memory, below which jobs are looked at (taste)."""
+IMAGES_MOST = 3
+"""Images of a parameter server at once: one is read, one is written, the room of one is kept."""
+SERVERS = "ps-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,73 @@ def _most(free: Room, uses: Sequence[Use], *, late: bool) -> Use | None:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The share of a job in shared memory, and what its parameter servers may have of memory."""
+
+    job: str
+    held_bytes: float
+    servers_bytes: int
+
+
+def beyond_images(found: Iterable[Images]) -> Images | None:
+    """Return the job that holds most of those that hold more than their parameter servers can have filled; or None."""
+    beyond = [each for each in found if each.held_bytes > max(IMAGES_MOST * each.servers_bytes, LEAST.size_bytes)]
+    return max(beyond, key=lambda each: each.held_bytes, default=None)
+
+
+class SharedMemory:
+    """The shared memory in which each job has a folder for images of its parameter servers.
+
+    Where there are no control groups, what a pod writes there counts as nobody's, and the end of the pod gives nothing
+    back: the kernel, short of memory, would end services next.
+    """
+
+    def __init__(self, memory: Path | None, state: Path, records: Records, processes: PodProcesses) -> None:
+        self._memory, self._state, self._records, self._processes = memory, state, records, processes
+
+    def is_short(self) -> bool:
+        """Return whether so little is left, of it or of the machine's memory, that somebody may have too much.
+
+        Where jobs have no folders there, nothing is ever short. Raises OSError.
+        """
+        if self._memory is None:
+            return False
+        there, machine = os.statvfs(self._memory), psutil.virtual_memory()
+        return there.f_bavail < SHORT * there.f_blocks or machine.available < SHORT * machine.total
+
+    def images(self, *, late: bool) -> list[Images]:
+        """Measure what each job holds that may hold too much of what is used in all.
+
+        ``late``: nobody was to blame at first; who hides what he has open holds all that is used. Raises OSError.
+        """
+        assert self._memory is not None
+        there, device = os.statvfs(self._memory), os.stat(self._memory).st_dev
+        used_bytes = (there.f_blocks - there.f_bfree) * there.f_frsize
+        found: list[Images] = []
+        for job, records in of_jobs(self._records).items():
+            servers_bytes = sum(record.memory_bytes for record in records if record.pod.startswith(SERVERS))
+            # while servers start again, images of the earlier ones wait for them
+            if not servers_bytes or used_bytes <= IMAGES_MOST * servers_bytes:
+                continue
+            pids = [process.pid for record in records for process in self._processes.members(record)]
+            held_bytes = measured([self._folder(job)], device)[0].size_bytes
+            try:
+                held_bytes += sum(unlinked(pids, device, [str(self._folder(job))]).values())
+            except HiddenFiles:
+                held_bytes = used_bytes if late else held_bytes
+            found.append(Images(job, held_bytes, servers_bytes))
+        return found
+
+    def give_back(self, job: str) -> None:
+        """Remove what the ended pods of a job have written there."""
+        remove_tree(self._folder(job))
+
+    def _folder(self, job: str) -> Path:
+        assert self._memory is not None
+        return images_folder(self._memory, self._state, job)
+
+
 class Disk:
     """The disk of an installation's state folder. ``stores``: folders in which each job has one for checkpoints."""
 
@@ -109,10 +187,7 @@ class Disk:
 
     def uses(self) -> list[Use]:
         """Measure what each job that has pods holds, whatever way its pods have hidden it. Raises OSError."""
-        jobs: dict[str, list[Record]] = {}
-        for record in self._records.all():
-            jobs.setdefault(record.job, []).append(record)
-        return [self._use(job, records) for job, records in jobs.items()]
+        return [self._use(job, records) for job, records in of_jobs(self._records).items()]
 
     def give_back(self, job: str, *, checkpoints: bool) -> None:
         """Remove what the ended pods of a job have written, but the ends of their logs, and complete checkpoints.
@@ -120,12 +195,12 @@ class Disk:
         ``checkpoints``: remove from the job's folders of checkpoints what belongs to none.
         """
         self._records.empty(job)
-        remove(self._state / "spans" / job)
+        remove_tree(self._state / "spans" / job)
         for folder in self._kept(job) if checkpoints else ():
             with contextlib.suppress(OSError), os.scandir(folder) as entries:
                 for entry in entries:
                     if entry.is_symlink() or not _has_checkpoints(Path(entry.path)):
-                        remove(Path(entry.path))
+                        remove_tree(Path(entry.path))
 
     def _use(self, job: str, records: Sequence[Record]) -> Use:
         first = min(records, key=lambda record: record.launched_at_s)
@@ -145,6 +220,14 @@ class Disk:
 
     def _kept(self, job: str) -> list[Path]:
         return [store / job for store in self._stores if not (store / job).is_symlink()]
+
+
+def of_jobs(records: Records) -> dict[str, list[Record]]:
+    """Return the records of pods by job."""
+    jobs: dict[str, list[Record]] = {}
+    for record in records.all():
+        jobs.setdefault(record.job, []).append(record)
+    return jobs
 
 
 def _has_checkpoints(folder: Path) -> bool:

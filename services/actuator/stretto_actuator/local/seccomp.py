@@ -36,14 +36,14 @@ OF_MACHINES: dict[str, tuple[int, int, dict[int, int], dict[int, int], tuple[int
         317,
         {142: 0, 144: 0, 203: 0, 314: 0, 256: 0, 279: 0, 298: 1, 302: 0},
         {141: 0, 251: 1},
-        (*range(29, 32), *range(64, 72), 220, 240, 248, 249, 250),
+        (*range(29, 32), *range(64, 72), 220, 240, 248, 249, 250, 323),
     ),
     "aarch64": (
         0xC00000B7,
         277,
         {118: 0, 119: 0, 122: 0, 274: 0, 238: 0, 239: 0, 241: 1, 261: 0},
         {140: 0, 30: 1},
-        (*range(186, 198), 180, 217, 218, 219),
+        (*range(186, 198), 180, 217, 218, 219, 282),
     ),
 }
 """Numbers by kind of machine: of the machine in the kernel's audit; of the call seccomp; of the calls of which an
@@ -51,7 +51,8 @@ argument names a process, with that argument (sched_setparam, sched_setscheduler
 migrate_pages, move_pages, perf_event_open, prlimit64); and of those of which the second argument names processes of a
 kind, with the first that means one process (setpriority, ioprio_set); of the calls of System V for shared memory,
 semaphores and messages, of mq_open, add_key, request_key and keyctl, which are forbidden, since all processes of a user
-share those and their bounds."""
+share those and their bounds; and of userfaultfd, since who looks into memory whose faults nobody serves, such as the
+arguments and the environment of a process, waits for ever."""
 FIRST_OF_X32 = 0x40000000
 """The number from which on x86-64 has each system call a second time."""
 

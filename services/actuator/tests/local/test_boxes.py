@@ -243,6 +243,7 @@ OF_ALL = {
     "real time": "(144, 0, 1, (ctypes.c_uint32 * 1)(50))",
     "add_key": "(248, 0, 0, 0, 0, -4)",
     "keyctl": "(250, 11, -4, 0, 0)",
+    "userfaultfd": "(323, 1)",
     "mq_open": "(240, 0, os.O_CREAT, 0o600, 0)",
 }
 

@@ -15,10 +15,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stretto_actuator.backend import PodSpec, PodStatus
+from stretto_actuator.local import backend as local
 from stretto_actuator.local import descriptors, records
 from stretto_actuator.local.backend import LocalBackend
-from stretto_actuator.local.room import LEAST, SCARCE, Disk, Room, Use, measured, to_blame
+from stretto_actuator.local.boxes import Boxes
+from stretto_actuator.local.room import (
+    LEAST,
+    SCARCE,
+    Disk,
+    Images,
+    Room,
+    SharedMemory,
+    Use,
+    beyond_images,
+    measured,
+    to_blame,
+)
 from stretto_installation.one_machine.processes import end_pods
+from stretto_runtime.process.removal import remove_tree
+from stretto_runtime.settings import images_folder
 
 from tests.waits import until
 
@@ -83,11 +98,11 @@ time.sleep(60)
 STANDS_BY = "import time; open('kept', 'w'); print('x' * (2 << 20), flush=True); open('up', 'w'); time.sleep(60)"
 
 
-async def launch(backend: LocalBackend, job: str, script: str) -> Path:
-    place = Path(backend.places(job, "worker-0").scratch)
+async def launch(backend: LocalBackend, job: str, script: str, pod: str = "worker-0") -> Path:
+    place = Path(backend.places(job, pod).scratch)
     environment = {"STRETTO_POD_FOLDER": str(place)}
     command = (sys.executable, "-S", "-c", script)
-    await backend.launch(PodSpec(job, "worker-0", command, environment, 1.0, 256 * MIB))
+    await backend.launch(PodSpec(job, pod, command, environment, 1.0, 256 * MIB))
     await until((place / "up").exists)
     return place
 
@@ -131,6 +146,55 @@ async def ended(backend: LocalBackend, but: str) -> dict[str, PodStatus]:
             await asyncio.sleep(0.05)
 
 
+def images(job: str, held_mib: float, servers_mib: int = 1000) -> Images:
+    return Images(job, held_mib * MIB, servers_mib * MIB)
+
+
+@pytest.mark.parametrize(
+    ("found", "blamed"),
+    [
+        pytest.param([images("a", 2999)], None, id="three images of full servers"),
+        pytest.param([images("a", 3001), images("b", 9000, 8000)], "a", id="more than these, beside a larger job"),
+        pytest.param([images("a", 4000), images("b", 5000)], "b", id="the one that holds most"),
+        pytest.param([images("a", 100, 1)], None, id="little"),
+    ],
+)
+def test_who_holds_more_shared_memory_than_its_servers_images_can_take_is_to_blame(
+    found: list[Images], blamed: str | None
+) -> None:
+    to_end = beyond_images(found)
+    assert (to_end and to_end.job) == blamed
+
+
+async def test_a_job_that_fills_shared_memory_is_ended_and_what_it_wrote_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other job keeps its image."""
+    state, memory = tmp_path / "state", tmp_path / "memory"
+    monkeypatch.setattr("stretto_actuator.local.room.IMAGES_MOST", 0)
+    monkeypatch.setattr("stretto_actuator.local.room.LEAST", Room(MIB, 0))
+    short: list[bool] = []
+    monkeypatch.setattr(SharedMemory, "is_short", lambda _: bool(short))
+    backend = LocalBackend(state, cgroups=False, boxes=Boxes(state, (state / "checkpoints",), memory))
+    await backend.open()
+    try:
+        for job, size in (("honest", MIB // 2), ("filler", 3 * MIB)):
+            folder = images_folder(memory, state, job)
+            hidden = f"f = open({str(folder / 'gone')!r}, 'wb'); f.write(bytes({size // 2})); f.flush(); "
+            hidden += f"os.unlink({str(folder / 'gone')!r}); "
+            shown = f"import os; open({str(folder / 'image')!r}, 'wb').write(bytes({size // 2})); "
+            await launch(backend, job, shown + hidden + STANDS_BY, "ps-0")
+        short.append(True)
+        pods = await ended(backend, but="honest")
+        assert "of memory" in pods["filler"].used_up
+        assert (pods["honest"].state, pods["honest"].used_up) == ("running", "")
+        await until(lambda: not images_folder(memory, state, "filler").exists())
+        assert (images_folder(memory, state, "honest") / "image").exists()
+    finally:
+        await backend.close()
+        end_pods(state, 0.0)
+
+
 def test_files_without_a_name_are_measured_and_those_that_are_only_mapped_count_as_hidden(tmp_path: Path) -> None:
     device, me = os.stat(tmp_path).st_dev, [os.getpid()]
     with (tmp_path / "gone").open("w+b") as file:
@@ -154,5 +218,15 @@ def test_what_a_pod_has_closed_counts_as_hidden_and_is_removed(tmp_path: Path) -
     (tmp_path / "work/closed/file").touch()
     (tmp_path / "work/closed").chmod(0)
     assert measured([tmp_path / "work"], os.stat(tmp_path).st_dev)[1]
-    records.remove(tmp_path / "work")
+    remove_tree(tmp_path / "work")
     assert not (tmp_path / "work").exists()
+    pod = records.Records(tmp_path / "pods").of("j", "worker-0")
+    pod.mkdir(parents=True)
+    (pod / "log").write_bytes(bytes(2 * MIB))
+    (pod / "log").chmod(0)
+    records.Records(tmp_path / "pods").empty("j")
+    assert (pod / "log").stat().st_size == records.LOG_END_BYTES
+
+
+def test_of_a_log_that_grows_as_fast_as_it_is_read_no_more_is_read_than_asked_for() -> None:
+    assert len(local._tail(Path("/proc/self/maps"), 100)) <= 100, "its size, as the kernel tells it, is 0"

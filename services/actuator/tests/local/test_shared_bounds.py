@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from local_pods import ended
 from stretto_actuator.backend import PodSpec
-from stretto_actuator.local import landlock, mounts
+from stretto_actuator.local import exhaustion, landlock, mounts
 from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.local.boxes import boxes_of
 from stretto_actuator.local.landlock import ABI_SCOPES
@@ -121,6 +121,17 @@ def place(tmp_path: Path) -> Place:
 
 
 HOLDS = "import os, time; held = [os.dup(0) for _ in range(700)]; print('up', flush=True); time.sleep(60)"
+PORTS = "import socket; bound = [socket.socket() for _ in range(700)]; [each.bind(('0.0.0.0', 0)) for each in bound]\n"
+PORTS += HOLDS.replace("700", "0")
+WATCHES = """
+import os, select
+pipes = [os.dup(os.pipe()[0]) for _ in range(70)]
+watching = [select.epoll() for _ in range(10)]
+for each in watching:
+    for pipe in pipes:
+        each.register(pipe)
+"""
+WATCHES += HOLDS.replace("700", "0")
 HIDES = """
 import os, socket, time
 pair = socket.socketpair()
@@ -131,10 +142,10 @@ time.sleep(60)
 
 
 OF_A_THREAD = """
-import ctypes, os, threading, time
+import ctypes, os, socket, threading, time
 def hold():
     ctypes.CDLL(None).unshare(0x400)  # CLONE_FILES
-    held.extend(os.dup(0) for _ in range(700))
+    held.extend(socket.socket() for _ in range(700))
     print("up", flush=True)
     time.sleep(60)
 held = []
@@ -142,17 +153,27 @@ threading.Thread(target=hold).start()
 """
 
 
-@pytest.mark.parametrize("greedy", [HOLDS, HIDES, OF_A_THREAD])
-async def test_the_pod_that_holds_most_is_ended_once_something_is_used_up(
-    place: Place, monkeypatch: pytest.MonkeyPatch, greedy: str
+@pytest.mark.parametrize(
+    ("greedy", "found"),
+    [
+        (PORTS, exhaustion.PORTS),
+        (OF_A_THREAD, exhaustion.PORTS),
+        (HIDES, exhaustion.PORTS),
+        (WATCHES, exhaustion.WATCHES),
+        (HIDES, exhaustion.WATCHES),
+    ],
+)
+async def test_the_pod_that_holds_most_of_what_is_used_up_is_ended(
+    place: Place, monkeypatch: pytest.MonkeyPatch, greedy: str, found: str
 ) -> None:
-    await place.launch("worker-0", HOLDS.replace("700", "20"))
+    """The other one has as many files open, none of which is of that kind."""
+    await place.launch("worker-0", HOLDS)
     await place.launch("worker-1", greedy)
     logs = [place.state / f"pods/j/worker-{number}/log" for number in (0, 1)]
     await until(lambda: all(log.exists() and log.read_text() for log in logs))
     looks: list[str] = []
-    monkeypatch.setattr("stretto_actuator.local.exhaustion.used_up", lambda: looks.append("") or "what all need")
-    monkeypatch.setattr("stretto_actuator.local.exhaustion.MANY", 500)
+    monkeypatch.setattr("stretto_actuator.local.exhaustion.used_up", lambda: looks.append("") or found)
+    monkeypatch.setitem(exhaustion.HELD, found, (exhaustion.HELD[found][0], 500))
     await place.backend.open()
     try:
         async with asyncio.timeout(60):

@@ -105,20 +105,23 @@ async def launched(backend: LocalBackend, spec: PodSpec) -> None:
 
 
 async def test_a_local_pod_holds_its_device_until_its_end_also_after_a_restart(tmp_path: Path) -> None:
-    """Method: one device, two pods, and another actuator in between, which has nothing but the folder."""
+    """Method: one device, two pods, the first of which unlocks all that it has open, and another actuator in between,
+    which has nothing but the folder."""
     machine = Devices({FPGA: ("/dev/fpga7",)})
     first = LocalBackend(tmp_path, devices=machine)
-    shown = "import os; print(os.environ['STRETTO_DEVICES_EXAMPLE_COM_FPGA'], flush=True); "
+    shown = "import fcntl, os\nfor each in os.listdir('/proc/self/fd'):\n  if os.path.exists(f'/proc/self/fd/{each}'): "
+    shown += "fcntl.flock(int(each), fcntl.LOCK_UN)\n"
+    shown += "print(os.environ['STRETTO_DEVICES_EXAMPLE_COM_FPGA'], flush=True); "
     await first.launch(pod(tmp_path, "worker-0", shown + SLEEP))
     pid = await running_pid(tmp_path, "worker-0")
     again = LocalBackend(tmp_path, devices=machine)
     await again.launch(pod(tmp_path, "worker-0"))  # it is there: nothing happens
-    with pytest.raises(NoRoom, match=r"example\.com/fpga = 1: 0 of 1 on this machine are free"):
-        await again.launch(pod(tmp_path, "worker-1"))
-    assert [each.pod for each in await again.list()] == ["worker-0"], "one that waits leaves no trace"
     async with asyncio.timeout(LIMIT_S):
         while "/dev/fpga7" not in await again.logs("j", "worker-0", 5):
             await asyncio.sleep(0.02)
+    with pytest.raises(NoRoom, match=r"example\.com/fpga = 1: 0 of 1 on this machine are free"):
+        await again.launch(pod(tmp_path, "worker-1"))
+    assert [each.pod for each in await again.list()] == ["worker-0"], "one that waits leaves no trace"
     os.kill(pid, signal.SIGKILL)
     await ended(again)
     await launched(again, pod(tmp_path, "worker-1"))

@@ -29,7 +29,9 @@ def status(folder: FolderOption = DEFAULT_FOLDER, output: OutputOption = OutputF
 
     rows = asyncio.run(_processes(folder))
     ready = all(row["ready"] for row in rows)
-    report = {**describe(folder), "ready": ready, "processes": rows, "alerts": _alerts(folder)}
+    state = describe(folder)
+    warnings = warnings_of(state["warnings"], rows)
+    report = {**state, "warnings": warnings, "ready": ready, "processes": rows, "alerts": _alerts(folder)}
     answer(output, report, lambda: _table(report))
     if not ready:
         raise typer.Exit(1)
@@ -75,6 +77,13 @@ def reason_of(report: dict[str, Any]) -> str:
     """Return why a service is not ready, of its answer at /readyz; empty: it has not said."""
     faults = [*report.get("faults", {}).values()]
     return str(report.get("refusal") or (faults[0] if faults else "") or report.get("warning", ""))
+
+
+def warnings_of(at_start: list[str], rows: list[dict[str, Any]]) -> list[str]:
+    """Return the warnings of the start, but of the gateway those of now: it has looked through the streams since."""
+    begin = "gateway: "
+    now = [f"{begin}{row['why']}" for row in rows if row["name"] == "gateway" and row["ready"] and row["why"]]
+    return [*(each for each in at_start if not each.startswith(begin)), *now]
 
 
 def _table(report: dict[str, Any]) -> RenderableType:
