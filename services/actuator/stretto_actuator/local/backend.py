@@ -116,7 +116,7 @@ class LocalBackend:
         self._clearing: asyncio.Task[None] | None = None
         stores = boxes.stores if boxes is not None else (self._state / "checkpoints",)
         self._disk = Disk(self._state, stores, self._records, self._processes)
-        memory = SharedMemory(boxes and boxes.memory, self._state, self._records, self._processes)
+        memory = SharedMemory(boxes.memory if boxes is not None else None, self._state, self._records, self._processes)
         self._guard = Guard(self._records, self._processes, self._disk, memory)
 
     # the protocol ----------------------------------------------------------------------------------------------
