@@ -504,7 +504,7 @@ def test_the_document_lists_what_was_tried():
 
 
 def test_the_example_of_the_document_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any):
-    task, trial = (block.split("```")[0] for block in DOCUMENT.read_text().split("```python\n")[3:])
+    task, trial = (block.split("```")[0] for block in DOCUMENT.read_text().split("```python\n")[-2:])
     (tmp_path / "clicks.py").write_text(task)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "clicks", raising=False)
