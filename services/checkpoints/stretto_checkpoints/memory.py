@@ -127,7 +127,10 @@ class SharedMemory:
     def end(self, job: str) -> None:
         """Remove the folder of a job that has ended, and whatever its pods have laid there."""
         for folder in self._folders(job):
-            remove_tree(folder)
+            try:
+                remove_tree(folder)
+            except OSError as error:  # the machine lacks processes
+                log.warning("images not removed from memory", path=str(folder), error=str(error))
 
     def _folders(self, job: str) -> Iterator[Path]:
         """Yield the folders of a job, or of all jobs for ``*``; no link, which a pod may have put in its place."""
@@ -139,7 +142,10 @@ class SharedMemory:
     def _images(self, job: str, only: Container[str] | None = None) -> Iterator[tuple[Path, str, str]]:
         """(path, checkpoint, pod) of the files that are there."""
         for folder in self._folders(job):
-            for name in names_in(folder):
+            names: list[str] = []
+            with contextlib.suppress(OSError):  # removed meanwhile, as its job has ended
+                names = names_in(folder)
+            for name in names:
                 checkpoint, _, pod = name.partition(".")
                 if only is None or checkpoint in only:
                     yield folder / name, checkpoint, pod

@@ -105,10 +105,11 @@ def instantiate(entry: Any, arguments: Mapping[str, Any], embedding_dim: int) ->
 
 def state_of(task: Task) -> dict[str, tuple[Any, int]]:
     """Return all that a task's ``build`` may leave for its ``read``, by name: attributes of the object, of objects that
-    it has and of its class, names of their module; each with the number of its items, if it is a container.
+    it has and of its classes, names of their module; each with the number of its items, if it is a container.
     """
     kind, own = type(task), dict(getattr(task, "__dict__", {}))
-    places = {"self": own, kind.__name__: vars(kind), kind.__module__: getattr(inspect.getmodule(kind), "__dict__", {})}
+    places = {"self": own, **{each.__name__: vars(each) for each in kind.__mro__ if each is not object}}
+    places[kind.__module__] = getattr(inspect.getmodule(kind), "__dict__", {})
     for name, value in own.items():
         if hasattr(value, "__dict__") and not (inspect.isclass(value) or inspect.ismodule(value)):
             places[f"self.{name}"] = vars(value)

@@ -12,6 +12,7 @@ import fcntl
 import math
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
@@ -113,7 +114,7 @@ class LocalBackend:
         self._following = Following()
         self._ends = Ends(self._following)
         self._cleared_at_s = -math.inf
-        self._clearing: asyncio.Task[None] | None = None
+        self._clearing: threading.Thread | None = None
         stores = boxes.stores if boxes is not None else (self._state / "checkpoints",)
         self._disk = Disk(self._state, stores, self._records, self._processes)
         memory = SharedMemory(boxes.memory if boxes is not None else None, self._state, self._records, self._processes)
@@ -231,7 +232,9 @@ class LocalBackend:
         now = self._clock()
         if now - self._cleared_at_s >= CLEAR_EVERY_S:
             self._cleared_at_s = now
-            self._clearing = await _clear(self._records, self._state, now, self._kept_s, self._following)
+            await asyncio.to_thread(self._records.clear, now - self._kept_s[0], self._following)
+            if self._clearing is None or not self._clearing.is_alive():
+                self._clearing = _clear_spans(self._state / "spans", now - self._kept_s[1], self._following)
 
     def _start(self, spec: PodSpec, given: Given, folder: Path, lock: int) -> None:
         group = self._cgroups.group(f"{spec.job}.{spec.pod}")
@@ -331,14 +334,11 @@ class LocalBackend:
             self._processes.kill(record)
 
 
-async def _clear(
-    records: Records, state: Path, now: float, kept_s: tuple[float, float], but: Container[str]
-) -> asyncio.Task[None]:
-    """Remove folders of pods, and in the background spans, of which there may be millions, that are older than
-    ``kept_s``, except those of the jobs in ``but``."""
-    await asyncio.to_thread(records.clear, now - kept_s[0], but)
-    spans = asyncio.to_thread(clear_spans, state / "spans", now - kept_s[1], but)
-    return asyncio.create_task(spans, name="remove spans of long ago")
+def _clear_spans(spans: Path, before_s: float, but: Container[str]) -> threading.Thread:
+    """Remove spans of long ago in a thread for which no end of this process waits: there may be millions of them."""
+    thread = threading.Thread(target=clear_spans, args=(spans, before_s, but), name="remove spans", daemon=True)
+    thread.start()
+    return thread
 
 
 def _limits(group: Group, cpu_cores: float) -> tuple[str, ...]:

@@ -94,9 +94,9 @@ class Guard:
     def _look_at_memory(self, late: bool) -> bool:
         if not self._memory.is_short():
             return False
-        found = beyond_images(self._memory.images(late=late))
-        if found is None:
-            return True  # looked at again, but less often: much may be in use for good
+        found = beyond_images(self._memory.images())
+        if found is None or not late:
+            return True  # looked at again: much may be in use for good, or for a moment
         held, servers = (f"{size / 2**20:,.0f} MiB" for size in (found.held_bytes, found.servers_bytes))
         why = f"shared memory: the job held {held} there, and its parameter servers may have {servers} of memory"
         self._end([*self._records.all(found.job)], why)

@@ -1,8 +1,9 @@
 """The records of local pods, so that a restarted actuator goes on with them: ``pods/<job>/<pod>/``.
 
 ``lock`` (held by the pod as long as it lives: a second one of the same name cannot start), ``devices.json`` (its
-devices, held as long as the lock and until ``exit``), ``pod.json`` (pid and birth, since pids are used again), ``pid``,
-``exit``, ``log``, ``files`` (the files that it was started with), ``work`` (all that it may write, which goes with it).
+devices, held as long as the lock, and as its first process), ``pod.json`` (pid and birth, since pids are used again),
+``pid``, ``exit``, ``log``, ``files`` (the files that it was started with), ``work`` (all that it may write, which goes
+with it).
 """
 
 from __future__ import annotations
@@ -137,7 +138,8 @@ class Records:
             if file.parent == self.of(job, pod):
                 continue
             with contextlib.suppress(FileNotFoundError, ValueError), (file.parent / "lock").open("a") as lock:
-                lives = (file.parent / "pod.json").exists() and not (file.parent / "exit").exists()
+                record = None if (file.parent / "exit").exists() else self.read(*file.parts[-3:-1])
+                lives = record is not None and ProcessIdentity.of(record.pid) == record.birth
                 try:
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except OSError:

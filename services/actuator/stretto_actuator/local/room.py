@@ -54,8 +54,9 @@ it is about to. A job that holds less is not to blame (taste)."""
 KINDS = (0, 1)
 SHORT = 0.25
 """Share of shared memory, and of the machine's memory, below which jobs are looked at (taste)."""
-IMAGES_MOST = 3
-"""Images of a parameter server at once: one is read, one is written, the room of one is kept."""
+IMAGES_MOST = 5
+"""Images of a parameter server at once: a whole one with its differences, the next one, one that is read, and the room
+of one that is kept."""
 SERVERS = "ps-"
 
 
@@ -131,6 +132,8 @@ class SharedMemory:
 
     def __init__(self, memory: Path | None, state: Path, records: Records, processes: PodProcesses) -> None:
         self._memory, self._state, self._records, self._processes = memory, state, records, processes
+        self._servers_bytes: dict[str, int] = {}
+        """The most that the parameter servers of each job had: while they start again, images of earlier ones wait."""
 
     def is_short(self) -> bool:
         """Return whether so little is left, of it or of the machine's memory, that somebody may have too much.
@@ -142,26 +145,26 @@ class SharedMemory:
         there, machine = os.statvfs(self._memory), psutil.virtual_memory()
         return there.f_bavail < SHORT * there.f_blocks or machine.available < SHORT * machine.total
 
-    def images(self, *, late: bool) -> list[Images]:
-        """Measure what each job holds that may hold too much of what is used in all.
+    def images(self) -> list[Images]:
+        """Measure what each job holds that may hold too much of what is used in all. Raises OSError.
 
-        ``late``: nobody was to blame at first; who hides what he has open holds all that is used. Raises OSError.
+        What a process hides does not count: honest ones hand open files to each other, too.
         """
         assert self._memory is not None
         there, device = os.statvfs(self._memory), os.stat(self._memory).st_dev
         used_bytes = (there.f_blocks - there.f_bfree) * there.f_frsize
         found: list[Images] = []
-        for job, records in of_jobs(self._records).items():
+        jobs = of_jobs(self._records)
+        self._servers_bytes = {job: size for job, size in self._servers_bytes.items() if job in jobs}
+        for job, records in jobs.items():
             servers_bytes = sum(record.memory_bytes for record in records if record.pod.startswith(SERVERS))
-            # while servers start again, images of the earlier ones wait for them
+            servers_bytes = self._servers_bytes[job] = max(servers_bytes, self._servers_bytes.get(job, 0))
             if not servers_bytes or used_bytes <= IMAGES_MOST * servers_bytes:
                 continue
             pids = [process.pid for record in records for process in self._processes.members(record)]
             held_bytes = measured([self._folder(job)], device)[0].size_bytes
-            try:
+            with contextlib.suppress(HiddenFiles):
                 held_bytes += sum(unlinked(pids, device, [str(self._folder(job))]).values())
-            except HiddenFiles:
-                held_bytes = used_bytes if late else held_bytes
             found.append(Images(job, held_bytes, servers_bytes))
         return found
 

@@ -153,9 +153,9 @@ def images(job: str, held_mib: float, servers_mib: int = 1000) -> Images:
 @pytest.mark.parametrize(
     ("found", "blamed"),
     [
-        pytest.param([images("a", 2999)], None, id="three images of full servers"),
-        pytest.param([images("a", 3001), images("b", 9000, 8000)], "a", id="more than these, beside a larger job"),
-        pytest.param([images("a", 4000), images("b", 5000)], "b", id="the one that holds most"),
+        pytest.param([images("a", 4999)], None, id="five images of full servers"),
+        pytest.param([images("a", 5001), images("b", 9000, 8000)], "a", id="more than these, beside a larger job"),
+        pytest.param([images("a", 6000), images("b", 7000)], "b", id="the one that holds most"),
         pytest.param([images("a", 100, 1)], None, id="little"),
     ],
 )

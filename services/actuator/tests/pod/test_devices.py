@@ -128,6 +128,10 @@ async def test_a_local_pod_holds_its_device_until_its_end_also_after_a_restart(t
     assert {each.pod: each.state for each in await again.list()} == {"worker-0": "exited", "worker-1": "running"}
     await again.kill("j", "worker-1")
     await ended(again)
+    (tmp_path / "pods/j/worker-1/pod.json").write_text("")  # as a loss of power leaves them: nobody holds the device
+    await launched(again, pod(tmp_path, "worker-2"))
+    await again.kill("j", "worker-2")
+    await ended(again)
 
 
 async def test_two_actuators_of_a_machine_give_a_device_to_one_pod_alone(
