@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -20,6 +21,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -28,6 +30,7 @@ import psutil
 import pytest
 from installed_gateway import Installed
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from stretto_bus.damage import UNREAD
 from stretto_cli.main import app
 from stretto_cli.options import connect
 from stretto_core.algorithms import REINSTALL
@@ -480,6 +483,28 @@ async def test_a_service_of_packages_that_are_not_installed_anew_is_told_with_th
     await child.stop(1.0)
     _, *words = str(told.value).splitlines()
     assert words == ["ModuleNotFoundError: No module named 'a_package_that_came_with_the_pull'", REINSTALL]
+
+
+async def test_a_gateway_that_is_ready_late_may_look_at_its_messages_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: each answer takes four seconds of a clock of its own, so that the first ready one comes after READ_S."""
+    clock_s = itertools.count(0.0, 4.0)
+    answers = iter([(False, ""), (False, ""), (True, UNREAD), (True, "1 message cannot be read")])
+    now_s = 0.0
+
+    async def readiness(*_: object) -> dict[str, Any]:
+        nonlocal now_s
+        now_s = next(clock_s)
+        ready, warning = next(answers)
+        return {"ready": ready, "warning": warning}
+
+    installation = Installation(StartOptions(tmp_path), {})
+    monkeypatch.setattr(supervisor, "readiness", readiness)
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now_s))
+    installation.children["gateway"] = Child(command(tmp_path, ""), lambda: None)
+    assert [ready async for ready in installation._until_ready(("gateway",))] == [("gateway", 12.0)]
+    assert installation._warnings == ["gateway: 1 message cannot be read"]
 
 
 async def test_a_store_that_cannot_be_used_is_told_when_the_installation_starts(
