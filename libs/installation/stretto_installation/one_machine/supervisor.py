@@ -296,10 +296,11 @@ class Installation:
 
 
 def rotate_logs(folder: Path) -> None:
-    """Move what a log of more than ``LOG_BYTES_MOST`` has to a second file, in place of what that had.
+    """Copy what a log of more than ``LOG_BYTES_MOST`` has to a second file, in place of what that had, and empty it.
 
     A job makes the bus write a line for each message that is refused, hundred thousand a second. The process goes on
-    with the file that it has open, to whose end it writes, wherever that is.
+    with the file that it has open, to whose end it appends, wherever that is. Lines that it writes between the copy and
+    the emptying are in neither file.
     """
     for log in folder.glob("*.log"):
         with contextlib.suppress(OSError):

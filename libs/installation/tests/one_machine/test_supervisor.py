@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import io
 import itertools
 import json
 import os
@@ -570,6 +571,14 @@ def test_a_supervisor_that_is_not_ready_in_time_is_ended(tmp_path: Path, monkeyp
 
     def popen(argv: list[str], **options: object) -> subprocess.Popen[bytes]:
         started.append(real([sys.executable, "-c", "import time; time.sleep(60)"]))
+        log = options["stdout"]
+        assert isinstance(log, io.BufferedWriter)
+        log.write(b"long")
+        log.flush()
+        monkeypatch.setattr(supervisor, "LOG_BYTES_MOST", 3)
+        supervisor.rotate_logs(tmp_path / "logs")
+        log.write(b"short")
+        log.flush()
         return started[0]
 
     monkeypatch.setattr(detached.subprocess, "Popen", popen)
@@ -577,6 +586,7 @@ def test_a_supervisor_that_is_not_ready_in_time_is_ended(tmp_path: Path, monkeyp
     with pytest.raises(InstallationError, match="not ready"):
         start_detached(StartOptions(tmp_path))
     assert started[0].returncode == -signal.SIGTERM
+    assert (tmp_path / "logs" / "supervisor.log").read_bytes() == b"short"
 
 
 def test_of_two_starts_at_once_the_second_does_not_take_the_first_ones_installation_for_its_own(
