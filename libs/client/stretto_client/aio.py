@@ -234,7 +234,7 @@ class AsyncJob(JobFacts):
     async def cancel(self, reason: str = "") -> JobSummary:
         """End the job for good; may be repeated. What it trained after its last stored checkpoint is lost.
 
-        While the bus stores nothing, such as on a full disk, it is tried again for half a minute.
+        While the gateway does not answer, or its bus stores nothing, it is tried again for half a minute.
         """
         return read(JobSummary, (await lasting(self._driver, operations.cancel(self.name, reason), met=False)).content)
 

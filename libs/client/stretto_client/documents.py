@@ -52,7 +52,7 @@ class Documents:
     alerts = _answered(operations.alerts)
 
     def cancel(self, name: str, reason: str = "") -> Json:
-        """End a job. While the bus stores nothing it is tried again for half a minute."""
+        """End a job. While the gateway does not answer, or its bus stores nothing, it is tried for half a minute."""
         return document_of(run(lasting(self._driver, operations.cancel(name, reason), met=False)))
 
     def jobs(self, status: str | None = None) -> list[Json]:

@@ -188,6 +188,7 @@ async def test_an_installation_tells_at_its_start_of_damage_and_with_its_store_g
     await first.down()
     flip(blocks(folder / "nats", STREAM)[-1], b"job-submitted.a")
     monkeypatch.setattr(supervisor, "SERVICES", ("gateway",))
+    monkeypatch.setattr(supervisor, "READ_S", supervisor.READY_S / 2)  # a slow machine looks for long
     damaged = Installation(StartOptions(folder), {})
     try:
         await damaged.up()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..errors import ClientError, Unreachable
+from ..errors import ClientError, Refused, Unreachable
 from . import operations
 from .connection import Answer, GatewayConnection, GatewayRequest, TransportFault
 from .exchange import accepted, answered, document_of, error_of, problem
@@ -45,8 +45,8 @@ class Patience:
     async def outlast(self, error: ClientError) -> None:
         """Wait until the gateway answers and has read the whole stream: before, it does not know older jobs.
 
-        ``error``: the request's own, to be raised if it fails though the gateway is there all the time. Raises
-        ClientError.
+        ``error``: the request's own, to be raised if it fails though the gateway is there all the time, or if the
+        gateway's answer to it was the last that was heard of it. Raises ClientError.
         """
         now_s = self._connection.now()
         ends_s = self._ends_s
@@ -56,7 +56,7 @@ class Patience:
             raise error
         else:  # the gateway is back, and the request failed again
             await self._connection.pause(RECONNECT_PAUSE_S)
-        await _wait_back(self._connection, ends_s)
+        await _wait_back(self._connection, ends_s, error)
 
 
 async def lasting(
@@ -81,7 +81,8 @@ async def lasting(
         await patience.outlast(error)
 
 
-async def _wait_back(connection: GatewayConnection, deadline_s: float) -> None:
+async def _wait_back(connection: GatewayConnection, deadline_s: float, error: ClientError) -> None:
+    """Return once the gateway is ready. Raises ClientError at the deadline: ``error`` if the gateway gave it."""
     reason = "it does not answer"
     while (now_s := connection.now()) < deadline_s:
         try:
@@ -96,4 +97,6 @@ async def _wait_back(connection: GatewayConnection, deadline_s: float) -> None:
                 raise error_of(fault) from fault
             reason = fault.text
         await connection.pause(min(RECONNECT_PAUSE_S, deadline_s - now_s))
+    if isinstance(error, Refused):  # it has a remedy, for a full disk for instance
+        raise error
     raise Unreachable(f"the gateway went away: {reason}; see `stretto status`")

@@ -129,6 +129,15 @@ def test_a_request_that_fails_though_the_gateway_is_ready_is_given_up_too(speaki
     assert RECONNECT_S - 1 <= clock.now_s <= RECONNECT_S
 
 
+def test_of_a_gateway_that_stays_unready_its_own_sentence_is_told(speaking_to: Speaking, clock: Clock) -> None:
+    def handle(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(503, json={**CATCHING_UP, "type": "urn:stretto:problem:bus", "detail": "no room"})
+
+    with pytest.raises(Refused, match="no room"):
+        job_of(speaking_to(handle)).cancel()
+    assert clock.now_s == RECONNECT_S
+
+
 @pytest.mark.parametrize("gone", [httpx.ReadError("gone"), None])
 def test_cancelling_is_tried_again_while_the_bus_stores_nothing(
     speaking_to: Speaking, clock: Clock, gone: Exception | None

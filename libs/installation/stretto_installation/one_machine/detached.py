@@ -43,7 +43,8 @@ def start_detached(options: StartOptions, tied: bool = False) -> dict[str, Any]:
     log = folder / "logs" / "supervisor.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "stretto_installation.one_machine", options.as_argument()]
-    with log.open("wb") as file:
+    log.write_bytes(b"")
+    with log.open("ab") as file:  # to append, as ``rotate_logs`` needs it
         supervisor = subprocess.Popen(
             server.tied(command, signal.SIGTERM) if tied else command,
             stdin=subprocess.DEVNULL,

@@ -42,7 +42,7 @@ from .state import REFUSED, make_folder, readiness, write_json
 
 READY_S = 60.0
 READ_S = 6.0
-"""Seconds from the start of the services on for which the gateway may look whether the stored messages can be read."""
+"""Seconds for which the gateway, once it is ready, may look whether the stored messages can be read."""
 POLL_S = 0.04
 FOLDER_POLL_S = 1.0
 STOP_S = 12.0
@@ -214,6 +214,7 @@ class Installation:
         began = time.monotonic()
         left = set(names)
         lacks: dict[str, str] = {}
+        read_until: dict[str, float] = {}
         while left:
             for name in sorted(left):
                 child = self.children[name]
@@ -228,8 +229,9 @@ class Installation:
                 if answer.get("refusal"):  # it waits for a replica of another version, which nobody starts here
                     raise InstallationError(f"{name}: {answer['refusal']}; or start anew in another --folder")
                 warning = answer.get("warning", "")
-                is_reading = UNREAD in warning and time.monotonic() - began < READ_S
-                if answer["ready"] and not is_reading:
+                if answer["ready"]:  # on a slow machine late, but in time for the whole start
+                    read_until.setdefault(name, min(time.monotonic() + READ_S, began + READY_S - READ_S))
+                if answer["ready"] and (UNREAD not in warning or time.monotonic() >= read_until[name]):
                     left.discard(name)
                     if warning:
                         self._warnings.append(f"{name}: {warning}")
@@ -294,10 +296,11 @@ class Installation:
 
 
 def rotate_logs(folder: Path) -> None:
-    """Move what a log of more than ``LOG_BYTES_MOST`` has to a second file, in place of what that had.
+    """Copy what a log of more than ``LOG_BYTES_MOST`` has to a second file, in place of what that had, and empty it.
 
     A job makes the bus write a line for each message that is refused, hundred thousand a second. The process goes on
-    with the file that it has open, to whose end it writes, wherever that is.
+    with the file that it has open, to whose end it appends, wherever that is. Lines that it writes between the copy and
+    the emptying are in neither file.
     """
     for log in folder.glob("*.log"):
         with contextlib.suppress(OSError):

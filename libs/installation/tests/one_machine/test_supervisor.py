@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import fcntl
+import io
+import itertools
 import json
 import os
 import re
@@ -20,6 +22,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -28,6 +31,7 @@ import psutil
 import pytest
 from installed_gateway import Installed
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
+from stretto_bus.damage import UNREAD
 from stretto_cli.main import app
 from stretto_cli.options import connect
 from stretto_core.algorithms import REINSTALL
@@ -482,6 +486,28 @@ async def test_a_service_of_packages_that_are_not_installed_anew_is_told_with_th
     assert words == ["ModuleNotFoundError: No module named 'a_package_that_came_with_the_pull'", REINSTALL]
 
 
+async def test_a_gateway_that_is_ready_late_may_look_at_its_messages_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Method: each answer takes four seconds of a clock of its own, so that the first ready one comes after READ_S."""
+    clock_s = itertools.count(0.0, 4.0)
+    answers = iter([(False, ""), (False, ""), (True, UNREAD), (True, "1 message cannot be read")])
+    now_s = 0.0
+
+    async def readiness(*_: object) -> dict[str, Any]:
+        nonlocal now_s
+        now_s = next(clock_s)
+        ready, warning = next(answers)
+        return {"ready": ready, "warning": warning}
+
+    installation = Installation(StartOptions(tmp_path), {})
+    monkeypatch.setattr(supervisor, "readiness", readiness)
+    monkeypatch.setattr(supervisor, "time", SimpleNamespace(monotonic=lambda: now_s))
+    installation.children["gateway"] = Child(command(tmp_path, ""), lambda: None)
+    assert [ready async for ready in installation._until_ready(("gateway",))] == [("gateway", 12.0)]
+    assert installation._warnings == ["gateway: 1 message cannot be read"]
+
+
 async def test_a_store_that_cannot_be_used_is_told_when_the_installation_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -545,6 +571,14 @@ def test_a_supervisor_that_is_not_ready_in_time_is_ended(tmp_path: Path, monkeyp
 
     def popen(argv: list[str], **options: object) -> subprocess.Popen[bytes]:
         started.append(real([sys.executable, "-c", "import time; time.sleep(60)"]))
+        log = options["stdout"]
+        assert isinstance(log, io.BufferedWriter)
+        log.write(b"long")
+        log.flush()
+        monkeypatch.setattr(supervisor, "LOG_BYTES_MOST", 3)
+        supervisor.rotate_logs(tmp_path / "logs")
+        log.write(b"short")
+        log.flush()
         return started[0]
 
     monkeypatch.setattr(detached.subprocess, "Popen", popen)
@@ -552,6 +586,7 @@ def test_a_supervisor_that_is_not_ready_in_time_is_ended(tmp_path: Path, monkeyp
     with pytest.raises(InstallationError, match="not ready"):
         start_detached(StartOptions(tmp_path))
     assert started[0].returncode == -signal.SIGTERM
+    assert (tmp_path / "logs" / "supervisor.log").read_bytes() == b"short"
 
 
 def test_of_two_starts_at_once_the_second_does_not_take_the_first_ones_installation_for_its_own(

@@ -33,6 +33,8 @@ BYTES_AN_INPUT = 2048
 INPUTS_A_DOCUMENT = 4
 """Inputs for each changed document that a snapshot takes to come before its time. Saving a small document costs as much
 as handling an input (profiler, 1,000 jobs), and a partition of thousands of jobs would save one with every input."""
+INPUTS_AWAITED_MOST = 5000
+"""Inputs after which a snapshot comes however many documents they changed: a takeover replays what is in none."""
 
 log = structlog.get_logger("stretto.session")
 
@@ -318,6 +320,7 @@ def snapshot_wait_s(unsaved: Unsaved, saved_bytes: int, settings: Settings) -> f
     """Seconds from the last snapshot, of ``saved_bytes``, to the next one."""
     if unsaved.inputs * BYTES_AN_INPUT < saved_bytes:
         return settings.snapshot_s * QUIET
-    if unsaved.inputs >= max(settings.snapshot_inputs, INPUTS_A_DOCUMENT * unsaved.documents):
+    worth_it = min(INPUTS_A_DOCUMENT * unsaved.documents, INPUTS_AWAITED_MOST)
+    if unsaved.inputs >= max(settings.snapshot_inputs, worth_it):
         return min(MIN_SNAPSHOT_S, settings.snapshot_s)
     return settings.snapshot_s * (1 if unsaved.news else QUIET)

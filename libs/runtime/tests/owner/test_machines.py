@@ -101,6 +101,8 @@ def test_a_machine_of_a_large_state_is_rebuilt_from_what_was_saved() -> None:
         (Unsaved(1, 1, news=False), 500, 30.0),
         (Unsaved(200, 50, news=True), 500, 0.2),
         (Unsaved(200, 51, news=True), 500, 1.0),  # saving so many takes as long as handling a quarter of the inputs
+        (Unsaved(4999, 10_000, news=True), 500, 1.0),
+        (Unsaved(5000, 10_000, news=True), 500, 0.2),  # a takeover would replay more
         (Unsaved(200, 1, news=True), 4_000_000, 30.0),  # replaying these costs less than saving that
         (Unsaved(2000, 1, news=True), 4_000_000, 0.2),
     ],

@@ -34,32 +34,48 @@ class Soundness:
 
     def __init__(self, bus: DamagedStreams, ready: Callable[[], bool]) -> None:
         self._bus, self._ready = bus, ready
-        self._looked = False
+        self._one_at_a_time = asyncio.Lock()
+        self._unknown = dict.fromkeys(LOOKED_AT, UNREAD)
+        """A sentence for each stream that was never looked at with success."""
         self.damages: dict[str, Damage] = {}
 
     @property
     def warnings(self) -> list[str]:
-        """Return a sentence for each damaged stream, which names no job, and one until all streams were looked at."""
-        found = [f"{damage.place}: {WAY_ON}" for damage in self.damages.values()]
-        return found if self._looked else [*found, UNREAD]
+        """Return a sentence for each damaged stream, which names no job, and for those of which nothing is known.
 
-    async def run(self) -> NoReturn:
+        ``UNREAD`` is among them until each stream was tried.
+        """
+        found = [f"{damage.place}: {WAY_ON}" for damage in self.damages.values()]
+        return [*found, *dict.fromkeys(self._unknown.values())]
+
+    async def run(self) -> None:
         """Look for ever; log each damage once."""
         while not self._ready():
             await asyncio.sleep(READY_POLL_S)
+        await asyncio.gather(*(self._watch(stream) for stream in LOOKED_AT))
+
+    async def _watch(self, stream: str) -> NoReturn:
+        """Look each day; after a fault soon, and after each further one twice as late, so that the bus can rest."""
+        again_s = AGAIN_S
         while True:
-            all_known = True
-            for stream in LOOKED_AT:
-                try:
-                    found = await self._bus.damage(stream)
-                except BusFault as fault:  # what was last found stays
-                    log.info("damage of a stream is not known", stream=stream, fault=str(fault))
-                    all_known = False
-                    continue
-                if found is None:
-                    self.damages.pop(stream, None)
-                elif found != self.damages.get(stream):
-                    log.error(str(found))
-                    self.damages[stream] = found
-            self._looked = self._looked or all_known
-            await asyncio.sleep(DAY_S if all_known else AGAIN_S)
+            async with self._one_at_a_time:
+                known = await self._look(stream)
+            await asyncio.sleep(DAY_S if known else again_s)
+            again_s = AGAIN_S if known else min(2 * again_s, DAY_S)
+
+    async def _look(self, stream: str) -> bool:
+        """Return whether the damage of a stream is known now; after a fault, what was last found stays."""
+        try:
+            found = await self._bus.damage(stream)
+        except BusFault as fault:
+            log.info("damage of a stream is not known", stream=stream, fault=str(fault))
+            if stream in self._unknown:
+                self._unknown[stream] = f"the stream {stream} could not be looked at: whether it is whole is not known"
+            return False
+        self._unknown.pop(stream, None)
+        if found is None:
+            self.damages.pop(stream, None)
+        elif found != self.damages.get(stream):
+            log.error(str(found))
+            self.damages[stream] = found
+        return True
