@@ -233,8 +233,7 @@ class LocalBackend:
         if now - self._cleared_at_s >= CLEAR_EVERY_S:
             self._cleared_at_s = now
             await asyncio.to_thread(self._records.clear, now - self._kept_s[0], self._following)
-            if self._clearing is None or not self._clearing.is_alive():
-                self._clearing = _clear_spans(self._state / "spans", now - self._kept_s[1], self._following)
+            self._clearing = _clear_spans(self._clearing, self._state, now - self._kept_s[1], self._following)
 
     def _start(self, spec: PodSpec, given: Given, folder: Path, lock: int) -> None:
         group = self._cgroups.group(f"{spec.job}.{spec.pod}")
@@ -334,9 +333,14 @@ class LocalBackend:
             self._processes.kill(record)
 
 
-def _clear_spans(spans: Path, before_s: float, but: Container[str]) -> threading.Thread:
+def _clear_spans(
+    earlier: threading.Thread | None, state: Path, before_s: float, but: Container[str]
+) -> threading.Thread:
     """Remove spans of long ago in a thread for which no end of this process waits: there may be millions of them."""
-    thread = threading.Thread(target=clear_spans, args=(spans, before_s, but), name="remove spans", daemon=True)
+    if earlier is not None and earlier.is_alive():
+        return earlier
+    given = (state / "spans", before_s, but)
+    thread = threading.Thread(target=clear_spans, args=given, name="remove spans", daemon=True)
     thread.start()
     return thread
 

@@ -55,8 +55,8 @@ KINDS = (0, 1)
 SHORT = 0.25
 """Share of shared memory, and of the machine's memory, below which jobs are looked at (taste)."""
 IMAGES_MOST = 5
-"""Images of a parameter server at once: a whole one with its differences, the next one, one that is read, and the room
-of one that is kept."""
+"""Images of a parameter server at once: one is whole and one its differences, one is written, one is read, the room of
+one is kept."""
 SERVERS = "ps-"
 
 
