@@ -8,7 +8,7 @@ DISTS  := $(wildcard libs/*/pyproject.toml) $(wildcard services/*/pyproject.toml
 KERNELS  := $(wildcard libs/*/*/*.c)
 EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
 INSTALL  := $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation
-# where pip knows an index with wheels for CPUs, TORCH=torch==2.13.0+cpu spares gigabytes for GPUs
+# The plain wheel brings gigabytes for GPUs; TORCH=torch==2.13.0+cpu does not, where pip knows an index that has it.
 TORCH    ?= torch
 PACKAGES := $(shell grep -c == constraints.txt)
 EVERY_S  := 10

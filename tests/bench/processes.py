@@ -14,10 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from tests.bench.places import ROOT
 
@@ -74,6 +74,17 @@ class Process:
     def kill(self) -> None:
         self.child.kill()
         self.child.wait()
+
+
+def answer(commands: Mapping[str, Callable[..., Any]]) -> NoReturn:
+    """Serve the parent's :class:`Process` in a child: call the command of each line with a common state."""
+    state: dict[str, Any] = {}
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        message = json.loads(line)
+        print(json.dumps(commands[message.pop("do")](state, **message)), file=answers, flush=True)
+    os._exit(0)
 
 
 def ask_all(processes: Sequence[Process], **message: Any) -> list[Any]:

@@ -1,8 +1,6 @@
 """One parameter server of the checkpoint benchmark: a JSON command per line in, a JSON answer per line out."""
 
 import json
-import os
-import sys
 import time
 from pathlib import Path
 
@@ -12,6 +10,8 @@ from fsspec.implementations.local import LocalFileSystem
 from stretto.engine import Key, Layout, ParameterServer
 from stretto.server.flash_checkpoint import Exports
 from stretto_parameters import RawBucket
+
+from tests.bench.processes import answer
 
 COPIED_BYTES = 2**28
 SLOW_BYTES_PER_S = 100e6
@@ -125,14 +125,4 @@ def copy(state, new=False):
 COMMANDS = {function.__name__: function for function in (start, fill, fill_ids, room, save, load, checksum, copy)}
 
 
-def main():
-    state = {}
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for line in sys.stdin:
-        command = json.loads(line)
-        print(json.dumps(COMMANDS[command.pop("do")](state, **command)), file=answers, flush=True)
-    os._exit(0)
-
-
-main()
+answer(COMMANDS)

@@ -1,15 +1,15 @@
 """A plain TensorFlow server of the checkpoint benchmark, and the session that saves it: a JSON command per line in, an
 answer out."""
 
-import json
 import os
-import sys
 import time
 
 os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 
 import numpy as np
 import tensorflow as tf
+
+from tests.bench.processes import answer
 
 v1 = tf.compat.v1
 
@@ -50,14 +50,4 @@ def saver_load(state, path):
 COMMANDS = {function.__name__: function for function in (serve, make_variables, saver_save, saver_load)}
 
 
-def main():
-    state = {}
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)
-    for line in sys.stdin:
-        command = json.loads(line)
-        print(json.dumps(COMMANDS[command.pop("do")](state, **command)), file=answers, flush=True)
-    os._exit(0)
-
-
-main()
+answer(COMMANDS)

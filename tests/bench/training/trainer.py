@@ -1,4 +1,4 @@
-"""The trainer: steps per second beside those of its baseline, ParameterServerStrategy and PyTorch; joining.
+"""The trainer: steps per second beside its baseline engine, ParameterServerStrategy and PyTorch; joining.
 
 All sides train the same model on the same batches, in turns of one run, each warm while the others rest. Moves of
 columns while training are measured by ``moves.py``. ``TORCH_PYTHON`` names the Python of an environment with ``torch``.
@@ -42,7 +42,7 @@ class Job:
 
     engine: Engine = OURS
     count: int = WORKERS
-    """of workers, and of parameter servers at the start"""
+    """Number of workers, and of parameter servers at the start."""
     workers: list[Process] = field(default_factory=list[Process])
     first_shard: int = 0
 
@@ -128,7 +128,7 @@ class Strategy:
 
 
 class DataParallel:
-    """PyTorch alone: each process has the whole model, and gloo averages gradients, those of rows as sparse tensors."""
+    """PyTorch alone: each process has the whole model, and gloo averages gradients; gradients of rows are sparse."""
 
     def __init__(self, python: str, folder: str, count: int) -> None:
         self.count = count
@@ -141,7 +141,7 @@ class DataParallel:
             process.receive()
 
     def round(self, steps: int) -> Round:
-        """Train so many steps in all, a batch of one process each."""
+        """Train `steps` steps, counted over all processes: a step is one batch of one process."""
         cpu_s = sum(process.cpu_s() for process in self.processes)
         rate = steps / max(answer["seconds"] for answer in ask_all(self.processes, steps=steps // self.count))
         return Round(rate, 1e3 * (sum(process.cpu_s() for process in self.processes) - cpu_s) / steps)

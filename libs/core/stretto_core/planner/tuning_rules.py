@@ -20,15 +20,15 @@ class TuningRules:
     same: float = 0.05
     """Part by which equal rates may differ."""
     again_share: float = 0.2
-    """Part of their time that workers have to wait beyond that of the try that brought nothing, for another try."""
+    """Part of their time that workers have to wait for another try, beyond their wait at the try that failed."""
     little: float = 0.25
     """Part of the promised gain below which more data workers bring too little."""
     windows: int = 2
     """Windows one after the other that have to tell the same."""
     silent_s: float = 300.0
-    """Time without any lane after which no data worker is expected to serve any more, and with too few of them after
-    which no other is: an image may have to be pulled, and the user's code is imported, on a machine that is busy with
-    others' imports."""
+    """Time without a lane after which the tuning expects no data worker to serve, and with too few lanes after which it
+    expects no further one: an image may have to be pulled, and the user's code is imported, on a machine that is busy
+    with others' imports."""
     patience_s: float = 60.0
     """Time for which a job may be slower than alone."""
     payback_s: float = 60.0

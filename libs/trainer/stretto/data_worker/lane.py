@@ -66,7 +66,7 @@ class Lane:
         try:
             with self._turn:
                 batch = self._reader.read(wanted.start, wanted.length, wanted.partition)
-            # beside the reading of the next batch: a store is not kept waiting by what only computes
+            # beside the reading of the next batch: no computation keeps a store waiting
             with self._preparing:  # the user's keys may keep something from one call to the next
                 arrays = arrays_of(self._reader.prepared(batch))
             prepared = 1

@@ -11,7 +11,7 @@ def leave_on_signals(leaving: threading.Event) -> None:
     """Set ``leaving`` on SIGTERM and SIGINT."""
 
     def asked(number: int, _: FrameType | None) -> None:
-        # the event is set in a thread: the handler may have interrupted the very lock that the event needs
+        # a thread sets the event: the handler may have interrupted the holder of the lock that the event needs
         threading.Thread(target=leaving.set, daemon=True).start()
 
     signal.signal(signal.SIGTERM, asked)

@@ -41,7 +41,7 @@ class Soundness:
 
     @property
     def warnings(self) -> list[str]:
-        """Return a sentence for each damaged stream, which names no job, and for those of which nothing is known.
+        """Return a sentence for each damaged stream, which names no job, and for each stream of which nothing is known.
 
         ``UNREAD`` is among them until each stream was tried.
         """

@@ -80,7 +80,7 @@ def reason_of(report: dict[str, Any]) -> str:
 
 
 def warnings_of(at_start: list[str], rows: list[dict[str, Any]]) -> list[str]:
-    """Return the warnings of the start, but of the gateway those of now: it has looked through the streams since."""
+    """Return the warnings of the start, with the gateway's warnings of now: the gateway has read the streams since."""
     begin = "gateway: "
     now = [f"{begin}{row['why']}" for row in rows if row["name"] == "gateway" and row["ready"] and row["why"]]
     return [*(each for each in at_start if not each.startswith(begin)), *now]
