@@ -98,7 +98,7 @@ class Tiers:
     _turn: int = 0
     rows_evicted: int = 0
     hot_share: float = 1.0
-    """The share of its rows that a part which is loaded may have hot."""
+    """The share of its rows that a part which is loaded may have hot (`expect`)."""
 
     def __post_init__(self) -> None:
         self.logs = [
@@ -306,6 +306,12 @@ class Tiers:
         log.drop(to[~same])
 
     # --- whole parts --------------------------------------------------------------------------------------------
+
+    def expect(self, rows: Sequence[int]) -> None:
+        """Share the budget among so many rows, by table, that are about to be loaded; none: whatever comes may be hot."""
+        room_bytes = _LOW * self.budget_bytes - self.used_bytes - sum(rows) * _BESIDE_BYTES
+        all_bytes = sum(count * table.form.row_bytes for count, table in zip(rows, self.tables, strict=False))
+        self.hot_share = min(1.0, max(0.0, room_bytes / all_bytes)) if all_bytes else 1.0
 
     def fits(self, number: int, rows: int) -> bool:
         """Return whether so many rows of a table may come and all be hot."""

@@ -1,0 +1,183 @@
+"""Rows of a server that find no room in memory: when they go to the disk, and how they come back.
+
+A thread evicts while the server is near its budget, slice by slice, so that a push waits for no disk and for a slice at
+most. A batch that needs cold rows reads them before it takes the lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from stretto_parameters import LogDamaged, RowsAsleep, Store, Tiers
+
+from ..errors import ServerEmptied
+from .turns import Turn
+
+log = logging.getLogger("stretto.engine")
+
+R = TypeVar("R")
+
+_TRIES = 8
+"""Times that a batch looks for its rows again before it keeps the lock while they are read."""
+_LOOK_S = 0.05
+_FAULT_S = 1.0
+"""Pause after the disk has refused rows."""
+_SLICES = 64
+"""Slices after which an eviction looks at its budget again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """Where a server keeps rows that find no room in memory.
+
+    bytes_max: of the files in `folder`. budget_bytes: what all rows, entries and indices may take, given what they take
+    now; it follows the limit of the pod.
+    """
+
+    folder: Path
+    bytes_max: int
+    budget_bytes: Callable[[int], int]
+
+    def prepare(self, store: Store) -> str:
+        """Let a store keep cold rows; return why it cannot, else ""."""
+        try:
+            store.spill_to(self.folder, self.bytes_max, self.budget_bytes(store.memory_bytes()))
+        except OSError as error:
+            return f"rows cannot be kept in {self.folder}: {error.strerror or error}"
+        return ""
+
+
+def awake(
+    turn: Turn, store: Callable[[], Store], hold: Callable[[], AbstractContextManager[None]], call: Callable[[Store], R]
+) -> R:
+    """Return the result of a call under the lock, once all rows that it needs are hot.
+
+    Raises LogDamaged, and what the call raises.
+    """
+    for _ in range(_TRIES):
+        try:
+            with hold():
+                return call(store())
+        except RowsAsleep as asleep:
+            _wake(turn, store, asleep)
+    with turn.alone():  # each time others have evicted what was woken: now nobody else comes between
+        while True:
+            try:
+                return call(store())
+            except RowsAsleep as asleep:
+                tiers = _tiers_of(store())
+                try:
+                    for each in asleep.rows:
+                        tiers.wake(each, tiers.read(each), over_budget=True)
+                finally:
+                    tiers.let_go(asleep.rows)
+
+
+def _wake(turn: Turn, store: Callable[[], Store], asleep: RowsAsleep) -> None:
+    tiers = _tiers_of(store())
+    try:
+        rows = [tiers.read(each) for each in asleep.rows]
+        with turn.alone():
+            for each, words in zip(asleep.rows, rows, strict=True):
+                tiers.wake(each, words)
+    finally:
+        tiers.let_go(asleep.rows)
+
+
+def _tiers_of(store: Store) -> Tiers:
+    assert store.tiers is not None, "only tiers have cold rows"
+    return store.tiers
+
+
+class Eviction:
+    """Evicts rows of a server in a thread, as long as the server lives.
+
+    store: the store of the server's life now, with its lock.
+    """
+
+    def __init__(self, spill: Spill, store: Callable[[], tuple[Store, Turn]]) -> None:
+        self._spill = spill
+        self._store = store
+        self.fault = ""
+        """Why rows cannot be evicted; "" while they can."""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="eviction", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = _LOOK_S
+        while not self._ended.wait(pause_s):
+            pause_s = _LOOK_S
+            try:
+                self._round()
+            except ServerEmptied:
+                continue
+            except (OSError, LogDamaged) as error:
+                if not self.fault:
+                    log.warning("rows cannot be evicted: %s", error)
+                self.fault, pause_s = str(error) or type(error).__name__, _FAULT_S
+
+    def _round(self) -> None:
+        store, turn = self._store()
+        tiers = store.tiers
+        if tiers is None:
+            return
+        tiers.budget_bytes = self._spill.budget_bytes(store.memory_bytes())
+        if tiers.is_full():
+            for _ in range(_SLICES):
+                self._evict(tiers, turn)
+                if tiers.is_relieved() or self._ended.is_set():
+                    break
+            self.fault = ""
+        for number, rows in enumerate(tiers.logs):
+            if (segment := rows.sparse()) is not None:
+                self._tidy(tiers, turn, number, segment)
+
+    def _evict(self, tiers: Tiers, turn: Turn) -> None:
+        """Evict a slice of rows. Raises OSError, ServerEmptied."""
+        with turn.alone():
+            victims = tiers.choose()
+        if victims is None:
+            return
+        try:
+            tiers.write(victims)
+        except OSError:
+            with self._store()[1].alone():
+                tiers.spare(victims)
+            raise
+        with self._store()[1].alone():  # of the next life, if this one has ended: its rows are then spared
+            tiers.release(victims)
+
+    def _tidy(self, tiers: Tiers, turn: Turn, number: int, segment: int) -> None:
+        """Write the live rows of a segment anew. Raises OSError, LogDamaged, ServerEmptied."""
+        rows = tiers.logs[number]
+        records, keys = rows.keys_of(segment)
+        with turn.alone():
+            found = tiers.tidy(number, keys, records)
+            try:
+                to = rows.allot(len(found.keys))
+            except OSError:
+                tiers.let_go([found])
+                raise
+        try:
+            rows.write(to, found.keys, tiers.read(found))
+        except (OSError, LogDamaged):
+            with self._store()[1].alone():
+                rows.drop(to)
+            raise
+        else:
+            with self._store()[1].alone():
+                tiers.move(found, to)
+        finally:
+            tiers.let_go([found])
