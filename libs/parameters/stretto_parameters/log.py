@@ -53,8 +53,10 @@ class RowLog:
         self._kernels = kernels
         self._pages = max(_SEGMENT_PAGES_MIN, _SEGMENT_BYTES // form.page_bytes)
         self._records = self._pages * form.records_per_page
-        self._segments_max = min(bytes_max // self.segment_bytes, NUMBERS_MAX // self._records)
-        self._live: list[int] = []
+        self.segments_max = min(bytes_max // self.segment_bytes, NUMBERS_MAX // self._records)
+        self.live = 0
+        """Records that are live, those among them that are allotted and not written yet."""
+        self._live: list[int] = []  # of each segment
         self._free: list[int] = []
         self._tail, self._used = -1, self._records
         """The segment that is written, and how many of its records are allotted; none at first."""
@@ -78,20 +80,15 @@ class RowLog:
         """Bytes that the file takes on the disk at most."""
         return len(self._live) * self.segment_bytes
 
-    @property
-    def live(self) -> int:
-        """Records that are live, those among them that are allotted and not written yet."""
-        return sum(self._live)
-
     # --- numbers ----------------------------------------------------------------------------------------------
 
     def allot(self, count: int) -> U64:
         """Return the numbers of the next records, live from now on: [count]. Raises LogFull with none allotted."""
         self._reclaim()
         left = count - (self._records - self._used)
-        if -(-left // self._records) > len(self._free) + self._segments_max - len(self._live):
+        if -(-left // self._records) > len(self._free) + self.segments_max - len(self._live):
             raise LogFull(
-                f"the log of cold rows has {len(self._live)} of {self._segments_max} segments and no room for {count} "
+                f"the log of cold rows has {len(self._live)} of {self.segments_max} segments and no room for {count} "
                 "rows more: give `spill_limit` more, or the server more memory"
             )
         numbers = np.empty(count, np.int64)
@@ -105,11 +102,13 @@ class RowLog:
             self._live[self._tail] += taken
             self._used += taken
             done += taken
+        self.live += count
         return numbers.astype(np.uint64)
 
     def drop(self, numbers: NDArray[np.integer]) -> None:
         """Take records from the live ones."""
         segments, counts = np.unique(numbers.astype(np.int64) // self._records, return_counts=True)
+        self.live -= len(numbers)
         for segment, count in zip(segments.tolist(), counts.tolist(), strict=True):
             self._live[segment] -= count
             assert self._live[segment] >= 0, f"segment {segment} lost a record twice"

@@ -372,6 +372,11 @@ class Store:
 
     # --- tiers --------------------------------------------------------------------------------------------
 
+    def look_for(self, keys: Sequence[U64]) -> None:
+        """Raise RowsAsleep if rows of keys, by table, are cold: a batch that comes will need them."""
+        wanted = self._keys(keys)
+        self._check_awake(wanted, self._places(wanted))
+
     def spill_to(self, folder: Path, bytes_max: int, budget_bytes: int) -> None:
         """From now on keep the rows in so much memory, and those that find no room in a file in `folder`.
 

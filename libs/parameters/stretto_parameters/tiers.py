@@ -9,6 +9,7 @@ is applied; what a batch found is looked up again under the lock.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -129,8 +130,7 @@ class Tiers:
 
     def asleep(self, number: int, keys: U64, places: U64) -> Asleep | None:
         """Return the cold rows among located keys, held in the log until `let_go`; None if there are none."""
-        chosen = self._cold(places)
-        if not chosen.any():
+        if not self.logs[number].live or not (chosen := self._cold(places)).any():
             return None
         ticket = self.logs[number].hold()
         return Asleep(number, keys[chosen], self._records(number, places[chosen]), ticket)
@@ -198,18 +198,23 @@ class Tiers:
         self.kernels.warm(table, needed)
         for part in parts:
             self._generations[number][part] += 1  # a second hand: what the first one chose may have cooled anew
-            wanted = int(more[part])
-            for _ in range(_PASSES):
-                victims = self._choose(number, part, wanted, table.size(part))
-                if victims is not None:
-                    try:
-                        self.write(victims)
-                    except OSError:
-                        self.spare(victims)
-                        return
-                    wanted -= self.release(victims)
-                if wanted <= 0:
-                    break
+            with suppress(OSError):
+                self._evict(number, part, int(more[part]))
+
+    def _evict(self, number: int, part: int, wanted: int) -> None:
+        """Evict so many rows of a part at once, fewer if the other ones are needed. Raises OSError."""
+        for _ in range(_PASSES):
+            victims = self._choose(number, part, wanted, self.tables[number].size(part))
+            if victims is None:
+                continue
+            try:
+                self.write(victims)
+            except OSError:
+                self.spare(victims)
+                raise
+            wanted -= self.release(victims)
+            if wanted <= 0:
+                return
 
     # --- eviction -----------------------------------------------------------------------------------------------
 

@@ -14,11 +14,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
-from stretto_parameters import Code, InputRefused, Own, Progress, Pulled, Push, RawBucket, Store
+from stretto_parameters import Code, InputRefused, Own, Progress, Pulled, Push, RawBucket, RowsAsleep, Store
 
 from .codec import ServerStats, WorkerSeen
 from .layout import I64, U64, Layout
-from .spilling import Spill, awake
+from .spilling import Spill, awake, wake
 from .turns import SharedLock, Turn
 
 Clock = Callable[[], float]
@@ -143,6 +143,14 @@ class LockedStore:
             return answer.code, answer.applied, int(spent_s * 1e6), answer.own
 
         return awake(self.turn, self._now, self.turn.alone, apply)
+
+    def hint(self, keys: Sequence[U64]) -> None:
+        """Wake the rows of a batch that comes, by table; no number changes by that. Raises LogDamaged."""
+        try:
+            with self.turn.shared():
+                self.unlocked.look_for(keys)
+        except RowsAsleep as asleep:
+            wake(self.turn, self._now, asleep)
 
     def _now(self) -> Store:
         return self.unlocked

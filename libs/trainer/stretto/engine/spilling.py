@@ -22,6 +22,7 @@ from .turns import Turn
 log = logging.getLogger("stretto.engine")
 
 R = TypeVar("R")
+Hold = Callable[[], AbstractContextManager[None]]
 
 _TRIES = 8
 """Times that a batch looks for its rows again before it keeps the lock while they are read."""
@@ -53,9 +54,7 @@ class Spill:
         return ""
 
 
-def awake(
-    turn: Turn, store: Callable[[], Store], hold: Callable[[], AbstractContextManager[None]], call: Callable[[Store], R]
-) -> R:
+def awake(turn: Turn, store: Callable[[], Store], hold: Hold, call: Callable[[Store], R]) -> R:
     """Return the result of a call under the lock, once all rows that it needs are hot.
 
     Raises LogDamaged, and what the call raises.
@@ -65,7 +64,7 @@ def awake(
             with hold():
                 return call(store())
         except RowsAsleep as asleep:
-            _wake(turn, store, asleep)
+            wake(turn, store, asleep)
     with turn.alone():  # each time others have evicted what was woken: now nobody else comes between
         while True:
             try:
@@ -79,7 +78,8 @@ def awake(
                     tiers.let_go(asleep.rows)
 
 
-def _wake(turn: Turn, store: Callable[[], Store], asleep: RowsAsleep) -> None:
+def wake(turn: Turn, store: Callable[[], Store], asleep: RowsAsleep) -> None:
+    """Read cold rows without the lock, and make them hot under it. Raises LogDamaged."""
     tiers = _tiers_of(store())
     try:
         rows = [tiers.read(each) for each in asleep.rows]
