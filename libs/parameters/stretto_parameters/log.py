@@ -16,7 +16,7 @@ import os
 import tempfile
 import threading
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from .errors import LogDamaged, LogFull
 from .kernels import Kernels
-from .layout import RowFormat
+from .layout import PAGE_BYTES, RowFormat
 from .parts import NUMBERS_MAX
 
 Bytes = NDArray[np.uint8]
@@ -37,6 +37,7 @@ _SEGMENT_PAGES_MIN = 16
 _SPARSE = 0.5
 """A segment of which a smaller share is live is written anew (LFS: Rosenblum and Ousterhout, TOCS 1992)."""
 _READ_AT_ONCE = 4096
+_PROBE_PAGES, _PROBE_READS = 2**13, 1024
 
 
 class RowLog:
@@ -219,11 +220,20 @@ class RowLog:
         return at.astype(np.uint64), raw[offsets[:, None] + np.arange(8)].view(np.uint64)[:, 0]
 
 
-@contextlib.contextmanager
-def held(log: RowLog) -> Generator[None]:
-    """Hold a log for a block of code."""
-    ticket = log.hold()
-    try:
-        yield
-    finally:
-        log.let_go(ticket)
+def random_reads_per_s(folder: Path, kernels: Kernels) -> float:
+    """Return the random reads of a page that the disk of a folder does in a second, many of them asked for at once.
+
+    It writes 32 MiB for that, and takes their pages out of the system's cache. Raises OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(_PROBE_PAGES // 256):
+            file.write(os.urandom(256 * PAGE_BYTES))
+        file.flush()
+        os.fdatasync(file.fileno())
+        with contextlib.suppress(AttributeError):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        chosen = np.sort(np.random.default_rng(0).choice(_PROBE_PAGES, _PROBE_READS, replace=False))
+        begun = time.perf_counter()
+        kernels.fetch(file.fileno(), chosen * PAGE_BYTES, PAGE_BYTES, np.empty(_PROBE_READS * PAGE_BYTES, np.uint8))
+        return _PROBE_READS / (time.perf_counter() - begun)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from stretto_parameters import LogDamaged, RowsAsleep, Store, Tiers
+from stretto_parameters.log import random_reads_per_s
 
 from ..errors import ServerEmptied
 from .turns import Turn
@@ -29,6 +30,7 @@ _TRIES = 8
 _LOOK_S = 0.05
 _FAULT_S = 1.0
 """Pause after the disk has refused rows."""
+_MEASURED_FROM = 0.25
 _SLICES = 64
 """Slices after which an eviction looks at its budget again."""
 
@@ -106,6 +108,8 @@ class Eviction:
         self._store = store
         self.fault = ""
         """Why rows cannot be evicted; "" while they can."""
+        self.disk_reads_per_s = 0.0
+        """Random reads of the disk, measured once the rows take a quarter of their budget; 0 before."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="eviction", daemon=True)
         self._thread.start()
@@ -134,6 +138,8 @@ class Eviction:
         if tiers is None:
             return
         tiers.budget_bytes = self._spill.budget_bytes(store.memory_bytes())
+        if not self.disk_reads_per_s and store.memory_bytes() > _MEASURED_FROM * tiers.budget_bytes:
+            self.disk_reads_per_s = random_reads_per_s(self._spill.folder, store.kernels)
         if tiers.is_full():
             for _ in range(_SLICES):
                 self._evict(tiers, turn)
