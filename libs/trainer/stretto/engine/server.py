@@ -80,7 +80,7 @@ class ParameterServer:
         except PlaneError as error:
             raise LayoutError(f"address {address!r} cannot be listened on: {error}") from error
         self.address = self._listener.address
-        self.eviction = Eviction(spill, self._tiered) if spill else None
+        self.eviction = Eviction(spill, self._tiered, self._on_damage) if spill else None
 
     @property
     def layout(self) -> Layout:

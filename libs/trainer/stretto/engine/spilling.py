@@ -100,12 +100,15 @@ def _tiers_of(store: Store) -> Tiers:
 class Eviction:
     """Evicts rows of a server in a thread, as long as the server lives.
 
-    store: the store of the server's life now, with its lock.
+    store: the store of the server's life now, with its lock. on_damage: called with the reason when rows are lost.
     """
 
-    def __init__(self, spill: Spill, store: Callable[[], tuple[Store, Turn]]) -> None:
+    def __init__(
+        self, spill: Spill, store: Callable[[], tuple[Store, Turn]], on_damage: Callable[[str], None]
+    ) -> None:
         self._spill = spill
         self._store = store
+        self._on_damage = on_damage
         self.fault = ""
         """Why rows cannot be evicted; "" while they can."""
         self.disk_reads_per_s = 0.0
@@ -127,7 +130,10 @@ class Eviction:
                 self._round()
             except ServerEmptied:
                 continue
-            except (OSError, LogDamaged) as error:
+            except LogDamaged as error:
+                self._on_damage(str(error))
+                pause_s = _FAULT_S
+            except OSError as error:
                 if not self.fault:
                     log.warning("rows cannot be evicted: %s", error)
                 self.fault, pause_s = str(error) or type(error).__name__, _FAULT_S
