@@ -14,8 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +22,7 @@ from numpy.typing import NDArray
 
 from .errors import LogDamaged, LogFull
 from .kernels import Kernels
-from .layout import PAGE_BYTES, RowFormat
+from .layout import RowFormat
 from .parts import NUMBERS_MAX
 
 Bytes = NDArray[np.uint8]
@@ -37,7 +35,6 @@ _SEGMENT_PAGES_MIN = 16
 _SPARSE = 0.5
 """A segment of which a smaller share is live is written anew (LFS: Rosenblum and Ousterhout, TOCS 1992)."""
 _READ_AT_ONCE = 4096
-_PROBE_PAGES, _PROBE_READS = 2**13, 1024
 
 
 class RowLog:
@@ -61,12 +58,11 @@ class RowLog:
         self._free: list[int] = []
         self._tail, self._used = -1, self._records
         """The segment that is written, and how many of its records are allotted; none at first."""
-        self._lock = threading.Lock()
-        """Of what follows, and of nothing else."""
-        self._tickets = 0
-        self._held: set[int] = set()
-        self._emptied: list[tuple[int, int]] = []  # (the last ticket that may read it, segment)
-        self.reads, self.read_s = 0, 0.0
+        self._emptied: list[tuple[int, int]] = []  # (era in which it was emptied, segment)
+        self._era = 0
+        self._held: dict[object, int] = {}
+        """The era in which each hold began. Threads add and remove theirs at any time: each is one step of a dictionary."""
+        self.reads = 0
 
     def close(self) -> None:
         """Give the file's room back to the disk."""
@@ -114,8 +110,11 @@ class RowLog:
             self._live[segment] -= count
             assert self._live[segment] >= 0, f"segment {segment} lost a record twice"
             if not self._live[segment] and segment != self._tail:
-                with self._lock:
-                    self._emptied.append((self._tickets, segment))
+                self._empty(segment)
+
+    def _empty(self, segment: int) -> None:
+        self._emptied.append((self._era, segment))
+        self._era += 1
 
     def sparse(self) -> int | None:
         """Return the segment of which the least is live, if it is worth to be written anew."""
@@ -132,27 +131,26 @@ class RowLog:
             self._live.append(0)
             os.ftruncate(self._file, self.file_bytes)
         if before >= 0 and not self._live[before]:  # emptied while it was the tail
-            with self._lock:
-                self._emptied.append((self._tickets, before))
+            self._empty(before)
 
     def _reclaim(self) -> None:
         """Free the emptied segments that nobody may read any more."""
-        with self._lock:
-            oldest = min(self._held, default=self._tickets + 1)
-            self._free += [segment for last, segment in self._emptied if last < oldest]
-            self._emptied = [(last, segment) for last, segment in self._emptied if last >= oldest]
+        oldest = min(list(self._held.values()), default=self._era)
+        self._free += [segment for era, segment in self._emptied if era < oldest]
+        self._emptied = [(era, segment) for era, segment in self._emptied if era >= oldest]
 
-    def hold(self) -> int:
-        """Keep all records that are live now as they are until `let_go` of the ticket that this returns."""
-        with self._lock:
-            self._tickets += 1
-            self._held.add(self._tickets)
-            return self._tickets
+    def hold(self) -> object:
+        """Keep all records that are live now as they are, until `let_go` of what this returns.
 
-    def let_go(self, ticket: int) -> None:
-        """End a hold."""
-        with self._lock:
-            self._held.discard(ticket)
+        The caller shares the lock of the store, or has it alone.
+        """
+        ticket = object()
+        self._held[ticket] = self._era
+        return ticket
+
+    def let_go(self, ticket: object) -> None:
+        """End a hold, under any lock or none."""
+        del self._held[ticket]
 
     # --- records ----------------------------------------------------------------------------------------------
 
@@ -189,12 +187,10 @@ class RowLog:
         """Return the rows of records [n, words], in any order. The caller holds the log. Raises LogDamaged."""
         order = np.argsort(numbers, kind="stable")
         found = np.empty((len(keys), self.form.words), np.float32)
-        begun = time.perf_counter()
         for begin in range(0, len(order), _READ_AT_ONCE):
             some = order[begin : begin + _READ_AT_ONCE]
             found[some] = self._read(numbers[some].astype(np.int64), keys[some])
         self.reads += len(order)
-        self.read_s += time.perf_counter() - begun
         return found
 
     def _read(self, at: I64, keys: U64) -> F32:
@@ -218,22 +214,3 @@ class RowLog:
             raise LogDamaged(f"the segment at byte {begin} of the log of cold rows cannot be read")
         offsets = self.form.record_offsets(at) - begin
         return at.astype(np.uint64), raw[offsets[:, None] + np.arange(8)].view(np.uint64)[:, 0]
-
-
-def random_reads_per_s(folder: Path, kernels: Kernels) -> float:
-    """Return the random reads of a page that the disk of a folder does in a second, many of them asked for at once.
-
-    It writes 32 MiB for that, and takes their pages out of the system's cache. Raises OSError.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        for _ in range(_PROBE_PAGES // 256):
-            file.write(os.urandom(256 * PAGE_BYTES))
-        file.flush()
-        os.fdatasync(file.fileno())
-        with contextlib.suppress(AttributeError):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        chosen = np.sort(np.random.default_rng(0).choice(_PROBE_PAGES, _PROBE_READS, replace=False))
-        begun = time.perf_counter()
-        kernels.fetch(file.fileno(), chosen * PAGE_BYTES, PAGE_BYTES, np.empty(_PROBE_READS * PAGE_BYTES, np.uint8))
-        return _PROBE_READS / (time.perf_counter() - begun)

@@ -264,3 +264,9 @@ class TableParts:
     def _limits(self) -> NDArray[np.float64]:
         loads = _LOAD_MIN + (_LOAD_MAX - _LOAD_MIN) * np.arange(len(self.heads)) / len(self.heads)
         return (self.heads[:, MASK] + 1) * loads
+
+
+def split(places: U64) -> tuple[I64, I64]:
+    """Return (parts, rows) of places, hot or cold."""
+    found = (places & ~ASLEEP).astype(np.int64)
+    return found >> 32, found & 0xFFFFFFFF

@@ -42,6 +42,7 @@ class ReuseDistances:
     def __init__(self, seed: int, share: int = 256) -> None:
         self._seed = np.uint64(seed % 2**64)
         self._share = share
+        self._first = np.uint64(share - 1)
         self._clock = 0
         self._last: dict[int, int] = {}
         """The time of the last pull, by the key's hash."""
@@ -53,8 +54,9 @@ class ReuseDistances:
     def add(self, keys: U64) -> None:
         """Count the pull of one batch: distinct stored keys. Those of different tables must not be equal."""
         self._pulled += len(keys) / self._share
-        hashes = split_mix(keys ^ self._seed)
-        for key in hashes[hashes <= np.uint64(2**64 // self._share - 1)].tolist():
+        # of a stored key any bits are as good as a hash: few are hashed anew, by which fewer are followed later
+        hashes = split_mix(keys[(keys & self._first) == 0] ^ self._seed)
+        for key in hashes[hashes <= np.uint64(self._most() - 1)].tolist():
             self._clock += 1
             if (before := self._last.pop(key, 0)) > 0:
                 at = bisect_left(self._times, before)
@@ -71,11 +73,14 @@ class ReuseDistances:
     def _thin(self) -> None:
         """Follow half as many keys: each stands for twice as many pulls from then on."""
         self._share *= 2
-        most = 2**64 // self._share
-        self._last = {key: time for key, time in self._last.items() if key < most}
+        self._last = {key: time for key, time in self._last.items() if key < self._most()}
         self._times = list(self._last.values())
         self._pulled /= 2
         self._distances /= 2
+
+    def _most(self) -> int:
+        """Return the bound of the hashes that are followed."""
+        return 2**64 // (self._share // (int(self._first) + 1))
 
     def miss_ratios(self, rows: int) -> tuple[float, ...]:
         """Return for k = 1 to POINTS the share of pulls that would be read if k / POINTS of all rows were in memory.

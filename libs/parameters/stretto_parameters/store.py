@@ -355,7 +355,7 @@ class Store:
         absent = keys[places == ABSENT]
         more = np.bincount((absent >> np.uint64(self.layout.shift)).astype(np.int64), minlength=self.layout.buckets)
         if self.tiers is not None:
-            self.tiers.make_room(self._tables.index(table), more, places[places < ASLEEP])
+            self.tiers.hand.make_room(self._tables.index(table), more, places[places < ASLEEP])
         kernels.grow(self.kernels, table, more, more)
 
     def _update_slices(self, push: Push, applied: Bools, rates: F32, clocks: F32) -> None:
@@ -385,7 +385,7 @@ class Store:
         if self.tiers is None and self._tables:
             self.tiers = Tiers(self._tables, self.kernels, folder, bytes_max, budget_bytes)
         elif self.tiers is not None:
-            self.tiers.budget_bytes = budget_bytes
+            self.tiers.hand.budget_bytes = budget_bytes
 
     # --- progress -----------------------------------------------------------------------------------------
 

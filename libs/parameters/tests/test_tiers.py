@@ -18,7 +18,8 @@ from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import SGD
 from stretto_parameters.parts import COLD
 from stretto_parameters.reference import Reference, initial_weights
-from stretto_parameters.tiers import Asleep, Filling, RowsAsleep, Tiers, Victims
+from stretto_parameters.eviction import Victims
+from stretto_parameters.tiers import Asleep, Filling, RowsAsleep, Tiers
 from .test_store import LAYOUT, MEMORY_BYTES, TwoServers
 
 FOLDER = Path(mkdtemp())
@@ -67,16 +68,16 @@ class TwoSpillingServers(TwoServers):
     def choose(self, to: int, written: bool) -> None:
         tiers = self.stores[to].tiers
         assert tiers is not None
-        if not any(each[1] is tiers for each in self.chosen) and (victims := tiers.choose()):
+        if not any(each[1] is tiers for each in self.chosen) and (victims := tiers.hand.choose()):
             if written:
-                tiers.write(victims)
+                tiers.hand.write(victims)
             self.chosen.append((self.stores[to], tiers, victims, written))
 
     @rule()
     def release(self) -> None:
         for store, tiers, victims, written in self.chosen:
             if store in self.stores:
-                tiers.release(victims) if written else tiers.spare(victims)
+                tiers.hand.release(victims) if written else tiers.hand.spare(victims)
         self.chosen.clear()
 
     @rule(to=st.integers(0, 1), rounds=st.integers(1, 40))
@@ -85,9 +86,9 @@ class TwoSpillingServers(TwoServers):
         tiers = self.stores[to].tiers
         assert tiers is not None
         for _ in range(rounds):
-            if victims := tiers.choose():
-                tiers.write(victims)
-                tiers.release(victims)
+            if victims := tiers.hand.choose():
+                tiers.hand.write(victims)
+                tiers.hand.release(victims)
 
 
 class TwoSpillingServersInNumPy(TwoSpillingServers):
@@ -164,10 +165,10 @@ class Trial:
 
     def choose(self) -> None:
         for _ in range(int(self.random.integers(1, 30))):
-            if self.chosen is None and (victims := self.tiers.choose()):
+            if self.chosen is None and (victims := self.tiers.hand.choose()):
                 written = self.random.random() < 0.9
                 if written:
-                    self.tiers.write(victims)
+                    self.tiers.hand.write(victims)
                 self.chosen = victims, written
             if self.random.random() < 0.9:
                 self.release()
@@ -175,7 +176,7 @@ class Trial:
     def release(self) -> None:
         if self.chosen is not None:
             victims, written = self.chosen
-            self.tiers.release(victims) if written else self.tiers.spare(victims)
+            self.tiers.hand.release(victims) if written else self.tiers.hand.spare(victims)
             self.chosen = None
 
     def want(self) -> None:
@@ -255,11 +256,11 @@ class Trial:
     def load(self) -> None:
         """Go back to a copy of a bucket, as a restore does."""
         bucket = int(self.random.integers(4))
-        self.tiers.hot_share = float(self.random.random())
+        self.tiers._hot_share = float(self.random.random())
         self.store.import_bucket(bucket, self.store.export_bucket(bucket))
 
     def budget(self) -> None:
-        self.tiers.budget_bytes = int(self.random.choice([0, self.tiers.used_bytes, 2**30]))
+        self.tiers.hand.budget_bytes = int(self.random.choice([0, self.tiers.hand.used_bytes, 2**30]))
 
     def check(self) -> None:
         for number in range(2):
@@ -300,10 +301,10 @@ def a_trial(folder: Path) -> Trial:
     trial = Trial(0, folder)
     trial.put(MANY[0][:800])
     while trial.chosen is None:
-        victims = trial.tiers.choose()
+        victims = trial.tiers.hand.choose()
         if victims is None:
             continue
-        trial.tiers.write(victims)
+        trial.tiers.hand.write(victims)
         trial.chosen = victims, True
         if victims.part:
             trial.release()
@@ -314,9 +315,9 @@ def test_a_row_that_changed_since_it_was_chosen_stays_hot_though_a_second_hand_h
     trial = a_trial(tmp_path)
     trial.put(np.sort(trial.chosen[0].keys))
     fresh = np.arange(1, 20, dtype=np.uint64)
-    trial.tiers._hands[0][0] = 0  # it passes them first
+    trial.tiers.hand._hands[0][0] = 0  # it passes them first
     trial.put(fresh)  # no room: rows of the same part are evicted for it
-    assert trial.tiers.rows_evicted > 0
+    assert trial.tiers.hand.rows_evicted > 0
     trial.release()
     trial.check()
 

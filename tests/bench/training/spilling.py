@@ -11,7 +11,6 @@ python -m tests.bench.training.spilling [seconds]
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import tempfile
@@ -24,10 +23,10 @@ from typing import Any
 
 import numpy as np
 from stretto.engine import Access, Key, Layout, Parameters
+from stretto.engine.spilling import random_reads_per_s
 from stretto.examples.wide_deep import WideDeep
 from stretto.readers import Batch
 from stretto_parameters import kernels
-from stretto_parameters.log import random_reads_per_s
 
 from tests.bench.processes import Process, Servers, first_columns
 from tests.bench.rows import Row, row
@@ -140,7 +139,7 @@ def sides(name: str, folder: str) -> Iterator[tuple[Side, Side, int]]:
 
 
 def measured(name: str) -> list[Row]:
-    with tempfile.TemporaryDirectory(dir=os.environ.get("STRETTO_BENCH_DISK")) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         reads_per_s = statistics.median(random_reads_per_s(Path(folder), kernels.load()) for _ in range(5))
         with sides(name, folder) as (roomy, tight, full_bytes):
             for side in (roomy, tight):

@@ -18,7 +18,7 @@ from stretto_parameters import Code, InputRefused, Own, Progress, Pulled, Push, 
 
 from .codec import ServerStats, WorkerSeen
 from .layout import I64, U64, Layout
-from .spilling import Spill, awake, wake
+from .spilling import Pulls, Spill, awake, wake
 from .turns import SharedLock, Turn
 
 Clock = Callable[[], float]
@@ -76,6 +76,7 @@ class LockedStore:
         self._spill = spill
         self.spill_fault = spill.prepare(self.unlocked) if spill else ""
         """Why rows that find no room in memory cannot go to the disk; "" if they can, or may not."""
+        self.pulls = Pulls() if spill else None
         self._lineage = 0
         self._update_s = 0.0
 
@@ -126,7 +127,10 @@ class LockedStore:
 
     def pull(self, keys: Sequence[U64], slices: I64) -> Pulled:
         """Return the weights of keys, by table, and of slices. Raises LogDamaged."""
-        return awake(self.turn, self._now, self.turn.shared, lambda store: store.pull(keys, slices))
+        pulled = awake(self.turn, self._now, self.turn.shared, lambda store: store.pull(keys, slices))
+        if self.pulls is not None:
+            self.pulls.add(keys)
+        return pulled
 
     def push(self, push: Push) -> tuple[Code, int, int, I64]:
         """Apply one batch exactly once; return (code, columns applied, microseconds with the queue, own).

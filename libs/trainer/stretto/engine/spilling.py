@@ -6,18 +6,26 @@ most. A batch that needs cold rows reads them before it takes the lock.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import secrets
+import tempfile
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 from stretto_parameters import LogDamaged, RowsAsleep, Store, Tiers
-from stretto_parameters.log import random_reads_per_s
+from stretto_parameters.kernels import Kernels
+from stretto_parameters.reuse import ReuseDistances
 
 from ..errors import ServerEmptied
+from .layout import U64
 from .turns import Turn
 
 log = logging.getLogger("stretto.engine")
@@ -31,6 +39,8 @@ _LOOK_S = 0.05
 _FAULT_S = 1.0
 """Pause after the disk has refused rows."""
 _MEASURED_FROM = 0.25
+_PAGE_BYTES = 4096
+_PROBE_PAGES, _PROBE_READS = 2**13, 1024
 _SLICES = 64
 """Slices after which an eviction looks at its budget again."""
 
@@ -97,6 +107,29 @@ def _tiers_of(store: Store) -> Tiers:
     return store.tiers
 
 
+class Pulls:
+    """What workers pull from a server: the number of rows, and how often rows are used again."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        """Rows that were pulled since the start, each once a batch."""
+        self._reuse = ReuseDistances(secrets.randbits(64))
+        self._counting = threading.Lock()
+
+    def add(self, keys: Sequence[U64]) -> None:
+        """Count a pull of keys, by table."""
+        with self._counting:
+            self.rows += sum(len(each) for each in keys)
+            for number, each in enumerate(keys):
+                # another number for each table: the low bits, by which keys are sampled, stay
+                self._reuse.add(each ^ np.uint64(number << 40) if number else each)
+
+    def miss_ratios(self, rows: int) -> tuple[float, ...]:
+        """Return the share of pulled rows that would be read if k/16 of so many rows were in memory, for each k."""
+        with self._counting:
+            return self._reuse.miss_ratios(rows)
+
+
 class Eviction:
     """Evicts rows of a server in a thread, as long as the server lives.
 
@@ -143,13 +176,13 @@ class Eviction:
         tiers = store.tiers
         if tiers is None:
             return
-        tiers.budget_bytes = self._spill.budget_bytes(store.memory_bytes())
-        if not self.disk_reads_per_s and store.memory_bytes() > _MEASURED_FROM * tiers.budget_bytes:
+        tiers.hand.budget_bytes = self._spill.budget_bytes(store.memory_bytes())
+        if not self.disk_reads_per_s and store.memory_bytes() > _MEASURED_FROM * tiers.hand.budget_bytes:
             self.disk_reads_per_s = random_reads_per_s(self._spill.folder, store.kernels)
-        if tiers.is_full():
+        if tiers.hand.is_full():
             for _ in range(_SLICES):
                 self._evict(tiers, turn)
-                if tiers.is_relieved() or self._ended.is_set():
+                if tiers.hand.is_relieved() or self._ended.is_set():
                     break
             self.fault = ""
         for number, rows in enumerate(tiers.logs):
@@ -159,17 +192,17 @@ class Eviction:
     def _evict(self, tiers: Tiers, turn: Turn) -> None:
         """Evict a slice of rows. Raises OSError, ServerEmptied."""
         with turn.alone():
-            victims = tiers.choose()
+            victims = tiers.hand.choose()
         if victims is None:
             return
         try:
-            tiers.write(victims)
+            tiers.hand.write(victims)
         except OSError:
             with self._store()[1].alone():
-                tiers.spare(victims)
+                tiers.hand.spare(victims)
             raise
         with self._store()[1].alone():  # of the next life, if this one has ended: its rows are then spared
-            tiers.release(victims)
+            tiers.hand.release(victims)
 
     def _tidy(self, tiers: Tiers, turn: Turn, number: int, segment: int) -> None:
         """Write the live rows of a segment anew. Raises OSError, LogDamaged, ServerEmptied."""
@@ -193,3 +226,22 @@ class Eviction:
                 tiers.move(found, to)
         finally:
             tiers.let_go([found])
+
+
+def random_reads_per_s(folder: Path, kernels: Kernels) -> float:
+    """Return the random reads of a page that the disk of a folder does in a second, many of them asked for at once.
+
+    It writes 32 MiB for that, and takes their pages out of the system's cache. Raises OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(_PROBE_PAGES // 256):
+            file.write(os.urandom(256 * _PAGE_BYTES))
+        file.flush()
+        os.fdatasync(file.fileno())
+        with contextlib.suppress(AttributeError):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        chosen = np.sort(np.random.default_rng(0).choice(_PROBE_PAGES, _PROBE_READS, replace=False))
+        begun = time.perf_counter()
+        kernels.fetch(file.fileno(), chosen * _PAGE_BYTES, _PAGE_BYTES, np.empty(_PROBE_READS * _PAGE_BYTES, np.uint8))
+        return _PROBE_READS / (time.perf_counter() - begun)
