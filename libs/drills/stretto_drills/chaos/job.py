@@ -19,7 +19,7 @@ CLUSTER_MEMORY_BYTES = 32 * GIB
 """Claimed memory, of which a quarter would suffice: the machine's true size must not forbid a change of the plan."""
 
 SPILLING_BYTES = 112 * 2**20
-"""Some 15 MiB more than a parameter server takes without rows."""
+"""Memory of a parameter server whose rows go to the disk: some 15 MiB more than it takes without rows."""
 
 # short leases, windows and intervals: a minute has to show what takes hours in production
 SETTINGS = {
