@@ -127,6 +127,13 @@ class LockedStore:
                 self._update_s += spent_s
             return answer.code, answer.applied, int(spent_s * 1e6), answer.own
 
+    def hint(self, keys: Sequence[U64]) -> None:
+        """Note keys whose rows will be pulled soon. It changes no value: every row is in memory so far."""
+
+    def cold_rows(self) -> int:
+        """Return the rows that are not in memory."""
+        return 0
+
     seed = _under(Turn.alone, Store.seed)
     progress = _under(Turn.alone, Store.progress)
     finish = _under(Turn.alone, Store.finish)
