@@ -724,6 +724,8 @@ export interface OomForecast {
   limit_ps_memory_bytes: number;
   action: "none" | "grow" | "shrink";
   reason: string;
+  /** Empty: nothing is lacking, or the servers have not measured what spilling would cost. */
+  remedies?: Array<Remedy>;
 }
 
 /** Address of a parameter server. ``index`` is the number in its name. */
@@ -797,6 +799,8 @@ export interface PlanDecided {
   free_extended?: Record<string, number>;
   /** The round that chose the plan, if it was chosen over all jobs. */
   round?: Round | null;
+  /** Rows that a step is expected to read from the disk of the fullest server, if they go there, not to memory. */
+  reads_per_step?: number | null;
 }
 
 /** One plan that the job should have next, for a reason that is not throughput alone. */
@@ -890,6 +894,8 @@ export interface PriceSpec {
   cpu_core_hour?: number;
   /** price of 1 GiB of memory for one hour, same currency */
   memory_gib_hour?: number;
+  /** price of 1 GiB of a pod's disk for one hour, same currency */
+  disk_gib_hour?: number;
   /** price of one unit of an extended resource for one hour, by its name, as in nvidia.com/gpu: 2.5; others cost nothing */
   extended_hour?: Record<string, number>;
 }
@@ -916,6 +922,10 @@ export interface ProfileMeasured {
   prepared_elsewhere?: number;
   /** None: no worker has told how long it prepares a batch. */
   feed?: FeedProfile | null;
+  /** Mean over the parameter servers, each by the rows that training pulled from it. */
+  miss_ratios?: Array<number>;
+  /** Name of a parameter server that cannot evict rows to its disk, and why; empty: none has said so. */
+  spill_fault?: string;
   workers: Array<WorkerProfile>;
   ps: Array<PsProfile>;
 }
@@ -930,6 +940,22 @@ export interface PsForecast {
   at_end_interval_bytes: Interval;
   oom_in_s: number | null;
   oom_at_samples: number | null;
+}
+
+/** Limits of the parameter servers, and of the rows that they may keep on their disks. */
+export interface PsLimits {
+  /** number of pods of the role */
+  count?: Range;
+  /** CPU cores of one pod */
+  cpu_cores?: CoreRange;
+  /** memory of one pod, in bytes or as sizes */
+  memory?: MemoryRange;
+  /** devices of one pod, such as nvidia.com/gpu: 1, by the names of Kubernetes' extended resources; every pod of the role has them, and the job waits until the cluster has as many free */
+  extended?: Record<string, number>;
+  /** embedding rows on a parameter server's disk. emergency: a server that would pass its memory evicts the rows that are used least, which costs speed, and goes on asking for memory; auto: and it asks for none where reading rows costs less than the memory; never: no row */
+  spill?: "never" | "emergency" | "auto";
+  /** bytes, or a size such as 512Mi, 2Gi or 1500M; most of one parameter server's disk for rows; null: what is free */
+  spill_limit?: number | string | null;
 }
 
 /** One parameter server at the end of a window. */
@@ -950,6 +976,17 @@ export interface PsProfile {
   buckets: number;
   /** Mean time of one push, queueing included. */
   update_time_s: number;
+  /** Rows on its disk; they are among its categories. */
+  cold_rows?: number;
+  /** Size of the file that holds them. */
+  log_bytes?: number;
+  disk_free_bytes?: number;
+  /** Rows that training pulled in the window, each once a batch. */
+  rows_pulled?: number;
+  /** Rows read from the disk in the window. */
+  rows_read?: number;
+  /** Random reads of a row that its disk can do at depth; 0: not measured. */
+  disk_reads_per_s?: number;
 }
 
 /** Inclusive bounds of a count. */
@@ -973,6 +1010,25 @@ export interface RecomputationDecided {
   samples?: number;
   /** Set if it is not granted. */
   reason?: string;
+}
+
+/** What may be done for parameter servers whose rows outgrow their memory, and what the job costs and does then. grow: more memory each; move: more servers; spill: no more memory, rows that are used least go to the disks. */
+export interface Remedy {
+  kind: "grow" | "move" | "spill";
+  ps: number;
+  /** Memory of one parameter server. */
+  ps_memory_bytes: number;
+  /** Cost of the whole job. */
+  cost_per_hour: number;
+  /** Share by which a step takes longer. */
+  slowdown?: number;
+  slowdown_interval?: Interval;
+  /** Rows that a step reads from the disk of the fullest server. */
+  reads_per_step?: number;
+  /** Share of the rows that are in memory. */
+  hot_share?: number;
+  /** Most of the disk of one parameter server. */
+  disk_bytes?: number;
 }
 
 /** The actuator wants to replace the hot parameter server ``pod`` by a new one, which needs room beyond the plan. */
@@ -1006,7 +1062,7 @@ export interface ResourceSpec {
   /** limits of the workers */
   workers?: RoleLimits;
   /** limits of the parameter servers */
-  ps?: RoleLimits;
+  ps?: PsLimits;
   /** pods that read and prepare batches for the workers */
   data?: DataWorkerSpec;
   /** start with this plan instead of a warm start */

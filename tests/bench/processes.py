@@ -150,6 +150,8 @@ class Servers:
     engine: Engine
     layout: dict[str, Any] = field(default_factory=dict[str, Any])
     transport: str = "unix"
+    spill: dict[str, Any] | None = None
+    """Folder and budget_bytes of each server's cold rows."""
     processes: list[Process] = field(default_factory=list[Process])
     addresses: dict[int, str] = field(default_factory=dict[int, str])
 
@@ -181,7 +183,7 @@ class Servers:
         if self.engine.is_baseline:
             return {"layout": self.layout, "threads": 1}
         address = f"unix:{self._folder.name}/ps-{index}.sock" if self.transport == "unix" else "127.0.0.1:0"
-        return {"address": address, **self.access}
+        return {"address": address, **({"spill": self.spill} if self.spill else {}), **self.access}
 
     def place(self) -> None:
         """Give every column an owner, as the actuator does at the start of a job."""

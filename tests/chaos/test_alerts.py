@@ -406,6 +406,32 @@ async def checkpoints(stage: Stage, job: Job, minutes: int, saved: bool) -> None
         await stage.minutes(1 / 3)
 
 
+@causes("StrettoServerSpilling", ends=True)
+async def a_server_gets_no_memory_and_goes_to_its_disk(stage: Stage) -> None:
+    await disk_of_a_server(stage, cold_rows=50_000, memory_used_bytes=15 * 2**26)
+
+
+@causes("StrettoSpillFault", ends=True)
+async def the_disk_of_a_server_is_full(stage: Stage) -> None:
+    await disk_of_a_server(stage, spill_fault="No space left on device")
+
+
+async def disk_of_a_server(stage: Stage, **fault: Any) -> None:
+    """The reports of a sound server, then with the fault, then sound again, three times a lapsed minute."""
+    await stage.started("gateway-0", GATEWAY, "gateway")
+    job = Job("ctr", SMALL_PLAN)
+    document = {"name": "ctr", "model": {"entry": "m:M"}, "dataset": {"samples": 10**9}}
+    await store(stage.client, [JobSubmitted(job="ctr", spec=JobSpec.parse(document))])
+    await store(stage.client, job.under(job.plan, 1, time.time()))
+    [server] = [pod for pod in job.pods if pod.role == "ps"]
+    for minutes, told in ((3, {}), (WATCHED_MINUTES + 2, fault), (3, {})):
+        if told:
+            stage.fault()
+        for _ in range(3 * minutes):
+            await store(stage.client, [replace(job.report(server, time.time()), **told)])
+            await stage.minutes(1 / 3)
+
+
 @causes("StrettoWebhookStopped")
 async def an_endpoint_answers_that_it_is_gone(stage: Stage) -> None:
     """The endpoint failed for a short while before, so events wait; nobody waits for them now."""

@@ -53,7 +53,9 @@ plan_proposed = maker(
 plan_refused = maker(PlanRefused, "job", "kind", "wanted", "reasons", reasons=("r",))
 plan_applied = maker(PlanApplied, "job", "version", "plan", "took_s", took_s=2.0)
 candidates_computed = maker(CandidatesComputed, "job", "plan_version", "plan", "throughput", "candidates")
-oom_forecast = maker(OomForecast, "job", "action", "recommended_ps_memory_bytes", "reason", ps=(), reason="r")
+oom_forecast = maker(
+    OomForecast, "job", "action", "recommended_ps_memory_bytes", "reason", ps=(), reason="r", remedies=()
+)
 pod_unplaced = maker(PodPending, "job", "pod", "role", "detail", reason="no-room")
 pod_settled = maker(PodExited, "job", "pod", reason="stopped", exit_code=None)
 replacement_asked, replacement_ended = maker(ReplacementAsked, "job", "pod"), maker(ReplacementEnded, "job", "pod")

@@ -62,6 +62,8 @@ class PlanDecided(Message):
     """Free units of the cluster's extended resources after this decision."""
     round: Round | None = None
     """The round that chose the plan, if it was chosen over all jobs."""
+    reads_per_step: Annotated[float, Ge(0)] | None = None
+    """Rows that a step is expected to read from the disk of the fullest server, if they go there, not to memory."""
 
 
 example(

@@ -9,7 +9,7 @@ from annotated_types import MaxLen
 
 from stretto_messages.base import GIB, Bytes, Count, Message, Seconds, Text, example
 from stretto_messages.scenario import JOB
-from stretto_messages.values import Interval, PsForecast
+from stretto_messages.values import Interval, PsForecast, Remedy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +24,8 @@ class OomForecast(Message):
     limit_ps_memory_bytes: Bytes
     action: Literal["none", "grow", "shrink"]
     reason: Text
+    remedies: Annotated[tuple[Remedy, ...], MaxLen(3)] = ()
+    """Empty: nothing is lacking, or the servers have not measured what spilling would cost."""
 
 
 example(
@@ -47,5 +49,20 @@ example(
         limit_ps_memory_bytes=2 * GIB,
         action="grow",
         reason="ps-0 would run out of memory in 410 s, 1,860 s before the job ends",
+        remedies=(
+            Remedy(kind="grow", ps=2, ps_memory_bytes=4 * GIB, cost_per_hour=0.32),
+            Remedy(kind="move", ps=4, ps_memory_bytes=2 * GIB, cost_per_hour=0.4),
+            Remedy(
+                kind="spill",
+                ps=2,
+                ps_memory_bytes=2 * GIB,
+                cost_per_hour=0.3,
+                slowdown=0.0,
+                slowdown_interval=Interval(low=0.0, high=0.19),
+                reads_per_step=186.0,
+                hot_share=0.56,
+                disk_bytes=3 * GIB,
+            ),
+        ),
     )
 )

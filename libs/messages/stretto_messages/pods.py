@@ -24,8 +24,8 @@ from stretto_messages.base import (
     example,
 )
 from stretto_messages.books import AppliedBooks
-from stretto_messages.scenario import APPLIED, CHECKPOINT, JOB, NOW_S, SERVERS, TIMES
-from stretto_messages.values import CheckpointRef, Evaluation, ParameterServer, StepTimes
+from stretto_messages.scenario import APPLIED, CHECKPOINT, JOB, MISS_RATIOS, NOW_S, SERVERS, TIMES
+from stretto_messages.values import CheckpointRef, Evaluation, MissRatios, ParameterServer, ReadRate, StepTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +103,20 @@ class PsReported(Message):
     cpu_limit_cores: Cores
     memory_used_bytes: Bytes
     memory_limit_bytes: Bytes
+    cold_rows: Count = 0
+    """Rows on its disk; they are among its categories."""
+    log_bytes: Bytes = 0
+    """Size of the file that holds them."""
+    disk_free_bytes: Bytes = 0
+    rows_pulled: Count = 0
+    """Rows that training pulled in the window, each once a batch."""
+    rows_read: Count = 0
+    """Rows read from the disk in the window."""
+    disk_reads_per_s: ReadRate = 0.0
+    """Random reads of a row that its disk can do at depth; 0: not measured."""
+    miss_ratios: MissRatios = ()
+    spill_fault: Text = ""
+    """Why it cannot evict rows to its disk; empty: it can, or need not."""
 
 
 example(
@@ -122,6 +136,10 @@ example(
         cpu_limit_cores=1.0,
         memory_used_bytes=162_529_280,
         memory_limit_bytes=2 * GIB,
+        disk_free_bytes=48 * GIB,
+        rows_pulled=96_400,
+        disk_reads_per_s=41_000.0,
+        miss_ratios=MISS_RATIOS,
     )
 )
 

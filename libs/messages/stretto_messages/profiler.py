@@ -7,9 +7,9 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Le, MaxLen
 
-from stretto_messages.base import GIB, Cores, Count, Fraction, Message, PodId, Rate, Seconds, example
-from stretto_messages.scenario import JOB, PLAN, TIMES
-from stretto_messages.values import FeedProfile, Plan, PsProfile, StepTimes, WorkerProfile
+from stretto_messages.base import GIB, Cores, Count, Fraction, Message, PodId, Rate, Seconds, Text, example
+from stretto_messages.scenario import JOB, MISS_RATIOS, PLAN, TIMES
+from stretto_messages.values import FeedProfile, MissRatios, Plan, PsProfile, StepTimes, WorkerProfile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,10 @@ class ProfileMeasured(Message):
     """Share of all workers' batches that data workers prepared."""
     feed: FeedProfile | None = None
     """None: no worker has told how long it prepares a batch."""
+    miss_ratios: MissRatios = ()
+    """Mean over the parameter servers, each by the rows that training pulled from it."""
+    spill_fault: Text = ""
+    """Name of a parameter server that cannot evict rows to its disk, and why; empty: none has said so."""
     workers: Annotated[tuple[WorkerProfile, ...], MaxLen(400)]
     ps: Annotated[tuple[PsProfile, ...], MaxLen(400)]
 
@@ -87,8 +91,12 @@ example(
                 table_bytes=97_517_568,
                 buckets=32,
                 update_time_s=0.0032,
+                disk_free_bytes=48 * GIB,
+                rows_pulled=482_000,
+                disk_reads_per_s=41_000.0,
             ),
         ),
+        miss_ratios=MISS_RATIOS,
     )
 )
 

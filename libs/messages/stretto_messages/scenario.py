@@ -19,6 +19,24 @@ LARGEST = Plan(
     workers=8, ps=4, worker_cpu_cores=4.0, ps_cpu_cores=2.0, worker_memory_bytes=4 * GIB, ps_memory_bytes=2 * GIB
 )
 TIMES = StepTimes(emb_s=0.0041, grad_s=0.0185, upd_s=0.0032, sync_s=0.0027)
+MISS_RATIOS = (
+    0.34,
+    0.22,
+    0.161,
+    0.123,
+    0.098,
+    0.079,
+    0.064,
+    0.052,
+    0.043,
+    0.035,
+    0.028,
+    0.022,
+    0.016,
+    0.01,
+    0.005,
+    0.0,
+)
 METADATA: Metadata = {"family": "wide-deep", "dense_features": 13, "sparse_features": 26, "owner": "ads"}
 SERVERS = (ParameterServer(index=0, address="10.4.0.11:40101"), ParameterServer(index=1, address="10.4.0.12:40102"))
 SHARD = Shard(id=311, attempt=1, epoch=0, start=10_190_848, length=32_768, offset=0)

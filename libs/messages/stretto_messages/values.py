@@ -12,6 +12,7 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from stretto_messages.base import (
     GIB,
+    RATE_MAX,
     Bytes,
     Cores,
     Count,
@@ -248,6 +249,9 @@ class Interval(Record):
             raise InvalidValue("low must not be above high")
 
 
+NO_CHANGE = Interval(low=0.0, high=0.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidate(Record):
     """A plan that a job could have: a point of its Pareto front (DLRover-RM Eq. 7-9)."""
@@ -409,6 +413,18 @@ class WorkerProfile(Record):
     memory_used_bytes: Bytes
 
 
+MISS_POINTS = 16
+MissRatios = Annotated[
+    tuple[Fraction, ...],
+    MaxLen(MISS_POINTS),
+    Doc(
+        f"the k-th of {MISS_POINTS}: share of a batch's rows that would be read from the disk if k/{MISS_POINTS} of "
+        "all rows were in memory; empty: not known"
+    ),
+]
+ReadRate = Annotated[float, Ge(0), Le(RATE_MAX), Doc("rows per second")]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PsProfile(Record):
     """One parameter server at the end of a window."""
@@ -428,6 +444,17 @@ class PsProfile(Record):
     """Number of embedding buckets that it owns."""
     update_time_s: Seconds
     """Mean time of one push, queueing included."""
+    cold_rows: Count = 0
+    """Rows on its disk; they are among its categories."""
+    log_bytes: Bytes = 0
+    """Size of the file that holds them."""
+    disk_free_bytes: Bytes = 0
+    rows_pulled: Count = 0
+    """Rows that training pulled in the window, each once a batch."""
+    rows_read: Count = 0
+    """Rows read from the disk in the window."""
+    disk_reads_per_s: ReadRate = 0.0
+    """Random reads of a row that its disk can do at depth; 0: not measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -441,6 +468,30 @@ class PsForecast(Record):
     at_end_interval_bytes: Interval
     oom_in_s: Seconds | None
     oom_at_samples: Count | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy(Record):
+    """What may be done for parameter servers whose rows outgrow their memory, and what the job costs and does then.
+
+    grow: more memory each; move: more servers; spill: no more memory, rows that are used least go to the disks.
+    """
+
+    kind: Literal["grow", "move", "spill"]
+    ps: Annotated[int, Ge(1), Le(PS_MAX)]
+    ps_memory_bytes: Bytes
+    """Memory of one parameter server."""
+    cost_per_hour: Money
+    """Cost of the whole job."""
+    slowdown: Annotated[float, Ge(0)] = 0.0
+    """Share by which a step takes longer."""
+    slowdown_interval: Interval = NO_CHANGE
+    reads_per_step: Annotated[float, Ge(0)] = 0.0
+    """Rows that a step reads from the disk of the fullest server."""
+    hot_share: Fraction = 1.0
+    """Share of the rows that are in memory."""
+    disk_bytes: Bytes = 0
+    """Most of the disk of one parameter server."""
 
 
 PlaneAddress = Annotated[str, Pattern(r"^([A-Za-z0-9_.:\[\]-]{3,260}|unix:/[^\x00-\x1f]{1,280})$")]

@@ -1,9 +1,10 @@
 """The parameters of a training job, outside TensorFlow: rows, optimizers and exactly-once records."""
 
 from .clipping import Clipping
-from .errors import InputRefused, StoreFull
+from .errors import InputRefused, LogDamaged, LogFull, StoreFull
 from .layout import Layout, Table
 from .records import Code, Own, Progress
+from .tiers import RowsAsleep, Tiers
 from .store import Applied, Pulled, Push, PushAnswer, RawBucket, RawSlices, Stats, Store, WorkerSeen
 
 __all__ = [
@@ -12,6 +13,8 @@ __all__ = [
     "Code",
     "InputRefused",
     "Layout",
+    "LogDamaged",
+    "LogFull",
     "Own",
     "Progress",
     "Pulled",
@@ -19,9 +22,11 @@ __all__ = [
     "PushAnswer",
     "RawBucket",
     "RawSlices",
+    "RowsAsleep",
     "Stats",
     "Store",
     "StoreFull",
     "Table",
+    "Tiers",
     "WorkerSeen",
 ]

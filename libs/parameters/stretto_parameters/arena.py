@@ -109,6 +109,18 @@ class Arena:
         new[: len(old)] = old
         self._parts[part] = new
 
+    def trim(self, part: int, size_bytes: int) -> None:
+        """Give back what a part has beyond `size_bytes`, but for what it would touch ahead, if that is worth a call."""
+        ahead = min(size_bytes // _STEP_SHARE, _STEP_BYTES_MAX)
+        kept, touched = _rounded(size_bytes + ahead), self._touched[part]
+        if touched - kept <= max(ahead, PAGE_BYTES):
+            return
+        if self._whole is None:
+            self._parts[part] = self._parts[part][:kept].copy()
+        else:
+            self._mapping.madvise(mmap.MADV_DONTNEED, self._begin(part) + kept, touched - kept)
+        self._touched[part] = kept
+
     def give_back(self, part: int) -> None:
         """Give back the memory of a part; what it gets anew reads as zero."""
         touched, self._touched[part] = self._touched[part], 0

@@ -80,3 +80,11 @@ def of_rows(keys: U64, rows: NDArray[np.float32]) -> int:
     mixed *= np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(29)
     return int(mixed.sum(dtype=np.uint64))
+
+
+def of_records(keys: U64, rows: NDArray[np.float32]) -> NDArray[np.uint32]:
+    """Return the checksum of each (key, row), as the log has it: [n]."""
+    words = np.ascontiguousarray(rows).view(np.uint32).astype(np.uint64)
+    weights = np.arange(1, words.shape[1] + 1, dtype=np.uint64) * np.uint64(MULTIPLIER)
+    sums = (words * (weights | np.uint64(1))[None, :]).sum(axis=1, dtype=np.uint64)
+    return (split_mix(sums ^ keys * np.uint64(MULTIPLIER)) >> np.uint64(32)).astype(np.uint32)

@@ -9,3 +9,11 @@ class InputRefused(ValueError):
 
 class StoreFull(MemoryError):
     """No room for further rows. A push changed nothing; an import left the bucket empty or in part."""
+
+
+class LogFull(OSError):
+    """No room for further cold rows on the disk. The rows stay hot."""
+
+
+class LogDamaged(RuntimeError):
+    """A cold row that cannot be read, or is not what was written: the server has lost it."""

@@ -2,10 +2,14 @@
  *
  * Callers check every size first (store.py, parts.py); a kernel allocates nothing and keeps nothing. Each has a NumPy
  * reference (reference.py, optimizers.py) with the same bits: build with -ffp-contract=off.
- * A place is part << 32 | row; ABSENT where a key has no row. */
+ * A place is part << 32 | row; ABSENT where a key has no row; with the top bit where the row is cold (parts.py). */
+#define _XOPEN_SOURCE 600
+#include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 #ifdef __SSE2__
 #include <emmintrin.h>
 #endif
@@ -16,21 +20,30 @@
 #define PREFETCH(address) ((void)(address))
 #endif
 #define ABSENT UINT64_MAX
+#define ASLEEP (UINT64_C(1) << 63)
 #define MULTIPLIER UINT64_C(0x9E3779B97F4A7C15)
 #define EACH for (int64_t d = 0; d < n; d++)
 #define SQUARE (q ? q[d] : g[d] * g[d])
 enum { AHEAD = 12, LINE_WORDS = 16, AHEAD_BYTES = 1024 };
+enum { COLD = 31, HEAT = 29, HEAT_MAX = 3, HEAT_WOKEN = 2 }; /* of a mark: the tier's bit, where the heat begins; its values */
+#define NUMBER ((UINT32_C(1) << HEAT) - 1)
 enum { SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM, RMSPROP, FTRL }; /* Optimizer.KERNEL */
 
-struct entry { uint64_t key; uint32_t epoch, spare; };
-struct part { struct entry *entries; uint32_t *rows, *index; uint64_t size, capacity, mask, shift, multiplier; };
+struct entry { uint64_t key; uint32_t epoch, mark; };
+struct part {
+    struct entry *entries;
+    uint32_t *rows, *index, *owners; /* owners: NULL where no row is or was cold: each row then lies at its number */
+    uint64_t size, capacity, mask, shift, multiplier, hot, slots;
+};
 struct format { int64_t width, words, half, slots, normal; uint64_t seed; const float *first; float factor, low; };
 
 /* The digest of this file (compiling.py), so that a library of another version is told apart. */
 uint64_t source_digest(void) { return SOURCE_DIGEST; }
 
 static uint32_t *row_of(const struct part *parts, const struct format *f, uint64_t place) {
-    return parts[place >> 32].rows + (place & UINT32_MAX) * (uint64_t)f->words;
+    const struct part *p = parts + (place >> 32);
+    uint64_t row = place & UINT32_MAX;
+    return p->rows + (p->owners ? p->entries[row].mark & NUMBER : row) * (uint64_t)f->words;
 }
 
 /* The slot of the index where the search for a key begins: no one who does not know the multiplier can say it. */
@@ -93,10 +106,16 @@ int64_t locate(const struct part *parts, int64_t shift, int64_t n, const uint64_
         if (i < 0) continue;
         const struct part *p = parts + (keys[i] >> shift);
         uint32_t row = p->index[slot_of(p, keys[i], places[i])];
-        places[i] = row ? keys[i] >> shift << 32 | (row - 1) : ABSENT;
+        places[i] = row ? keys[i] >> shift << 32 | (row - 1) | (uint64_t)(p->entries[row - 1].mark >> COLD) << 63 : ABSENT;
         absent += !row;
     }
     return absent;
+}
+
+/* Gives a row of a part with owners the next slot, where rows lie dense. */
+static void settle(struct part *p, uint64_t row, uint32_t heat) {
+    p->owners[p->hot] = (uint32_t)row;
+    p->entries[row].mark = (uint32_t)p->hot++ | heat << HEAT;
 }
 
 /* Appends a row with its initial values for every key without one; returns how many keys found no room. */
@@ -106,10 +125,11 @@ int64_t insert(struct part *parts, const struct format *f, int64_t shift, int64_
     for (int64_t i = 0; i < n; i++) {
         if (places[i] != ABSENT) continue;
         struct part *p = parts + (keys[i] >> shift);
-        if (p->size >= p->capacity) { without++; continue; }
+        if (p->size >= p->capacity || (p->owners && p->hot >= p->slots)) { without++; continue; }
         uint64_t row = p->size++;
         places[i] = keys[i] >> shift << 32 | row;
         p->entries[row] = (struct entry){keys[i], epoch, 0};
+        if (p->owners) settle(p, row, 0);
         p->index[slot_of(p, keys[i], first_slot(p, keys[i]))] = (uint32_t)(row + 1);
         uint32_t *words = row_of(parts, f, places[i]);
         for (int64_t d = 0; d < f->width; d++) {
@@ -310,8 +330,124 @@ void update(const struct part *parts, const struct format *f, int64_t kind, int6
         else if (kind == RMSPROP) rmsprop(w, row.m, row.v, g, q, n, rate, h);
         else ftrl(w, s, g, q, n, rate, h);
         if (f->half) EACH ((uint16_t *)words)[d] = narrowed(wide[d]);
-        p->entries[places[i] & UINT32_MAX].epoch = epoch;
+        struct entry *entry = p->entries + (places[i] & UINT32_MAX);
+        entry->epoch = epoch;
+        if (p->owners && entry->mark >> HEAT < HEAT_MAX) entry->mark += UINT32_C(1) << HEAT;
     }
+}
+
+/* Reads the marks of rows. */
+void marks(const struct part *parts, int64_t count, const uint64_t *places, uint32_t *out) {
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t place = places[i] & ~ASLEEP;
+        out[i] = parts[place >> 32].entries[place & UINT32_MAX].mark;
+    }
+}
+
+/* Makes hot rows as warm as can be: the hand passes them some times before it chooses them. */
+void warm(struct part *parts, int64_t count, const uint64_t *places) {
+    for (int64_t i = 0; i < count; i++) {
+        struct part *p = parts + (places[i] >> 32);
+        if (p->owners) p->entries[places[i] & UINT32_MAX].mark |= (uint32_t)HEAT_MAX << HEAT;
+    }
+}
+
+/* Copies the words of hot rows. */
+void collect(const struct part *parts, const struct format *f, int64_t count, const uint64_t *places, uint32_t *out) {
+    for (int64_t i = 0; i < count; i++, out += f->words) {
+        if (i + AHEAD < count) PREFETCH(row_of(parts, f, places[i + AHEAD]));
+        memcpy(out, row_of(parts, f, places[i]), 4 * (size_t)f->words);
+    }
+}
+
+/* Writes the words of rows; a cold one becomes hot, and each is warm, since it changes. */
+void install(struct part *parts, const struct format *f, int64_t count, const uint64_t *places, const uint32_t *words) {
+    for (int64_t i = 0; i < count; i++, words += f->words) {
+        uint64_t place = places[i] & ~ASLEEP;
+        struct part *p = parts + (place >> 32);
+        struct entry *entry = p->entries + (place & UINT32_MAX);
+        if (entry->mark >> COLD) settle(p, place & UINT32_MAX, HEAT_WOKEN);
+        else if (p->owners) entry->mark |= (uint32_t)HEAT_WOKEN << HEAT;
+        memcpy(row_of(parts, f, place), words, 4 * (size_t)f->words);
+    }
+}
+
+/* Chooses hot rows of a part that nobody has changed lately: the hand goes down through the entries, `steps` of them at
+ * most, and cools each row that it passes by one. Returns how many it chose; `hand` is the row that it looked at last. */
+int64_t choose(struct part *p, int64_t wanted, int64_t steps, int64_t *hand, uint64_t part, uint64_t *places) {
+    int64_t found = 0, at = *hand;
+    for (; steps > 0 && found < wanted; steps--) {
+        at = at > 0 && at <= (int64_t)p->size ? at - 1 : (int64_t)p->size - 1;
+        struct entry *entry = p->entries + at;
+        if (entry->mark >> COLD) continue;
+        if (entry->mark >> HEAT) entry->mark -= UINT32_C(1) << HEAT;
+        else places[found++] = part << 32 | (uint64_t)at;
+    }
+    *hand = at;
+    return found;
+}
+
+/* Makes rows cold whose records are written, if they are as they were chosen: hot, and with no heat since. Moves the last
+ * hot row of their part to the slot of each. record: of each row; becomes UINT64_MAX where the row stayed hot. */
+void release(struct part *parts, const struct format *f, int64_t count, const uint64_t *places, uint64_t *records) {
+    for (int64_t i = 0; i < count; i++) {
+        struct part *p = parts + (places[i] >> 32);
+        struct entry *entry = p->entries + (places[i] & UINT32_MAX);
+        if (entry->mark >> HEAT) { records[i] = UINT64_MAX; continue; }
+        uint32_t slot = entry->mark, last = (uint32_t)--p->hot, row = p->owners[last];
+        if (slot != last) {
+            memcpy(p->rows + slot * (uint64_t)f->words, p->rows + last * (uint64_t)f->words, 4 * (size_t)f->words);
+            p->owners[slot] = row;
+            p->entries[row].mark = (p->entries[row].mark & ~NUMBER) | slot;
+        }
+        entry->mark = UINT32_C(1) << COLD | (uint32_t)records[i];
+    }
+}
+
+static uint32_t checksum_of(uint64_t key, const uint32_t *words, int64_t n) {
+    uint64_t sum = 0;
+    EACH sum += words[d] * (((uint64_t)d + 1) * MULTIPLIER | 1);
+    return (uint32_t)(mixed(sum ^ key * MULTIPLIER) >> 32);
+}
+
+/* Writes records (key, words, checksum) of rows, `per_page` of them in a page, from number `first` in the first page on. */
+void seal(int64_t n, int64_t count, const uint64_t *keys, const uint32_t *words, int64_t first, int64_t per_page,
+          int64_t page_bytes, char *out) {
+    size_t record_bytes = 12 + 4 * (size_t)n;
+    for (int64_t i = 0; i < count; i++, words += n) {
+        char *to = out + (first + i) / per_page * page_bytes + (first + i) % per_page * (int64_t)record_bytes;
+        uint32_t checksum = checksum_of(keys[i], words, n);
+        memcpy(to, keys + i, 8);
+        memcpy(to + 8, words, 4 * (size_t)n);
+        memcpy(to + 8 + 4 * n, &checksum, 4);
+    }
+}
+
+/* Copies the words out of records; returns how many are those of the keys, up to the first that is damaged. */
+int64_t unseal(int64_t n, int64_t count, const uint64_t *keys, const char *records, uint32_t *words) {
+    size_t record_bytes = 12 + 4 * (size_t)n;
+    for (int64_t i = 0; i < count; i++, words += n, records += record_bytes) {
+        uint32_t checksum;
+        memcpy(words, records + 8, 4 * (size_t)n);
+        memcpy(&checksum, records + 8 + 4 * n, 4);
+        if (memcmp(records, keys + i, 8) || checksum != checksum_of(keys[i], words, n)) return i;
+    }
+    return count;
+}
+
+/* Reads records from a file: all are asked for first, so that the disk has many to do at once. Returns how many came. */
+int64_t fetch(int file, int64_t count, const int64_t *offsets, int64_t record_bytes, char *out) {
+#ifdef POSIX_FADV_WILLNEED
+    for (int64_t i = 0; i < count; i++) posix_fadvise(file, offsets[i], record_bytes, POSIX_FADV_WILLNEED);
+#endif
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t got = 0; got < record_bytes;) {
+            ssize_t more = pread(file, out + i * record_bytes + got, (size_t)(record_bytes - got), offsets[i] + got);
+            if (more < 0 && errno == EINTR) continue;
+            if (more <= 0) return i;
+            got += more;
+        }
+    return count;
 }
 
 #ifdef __SSE2__

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import checksums, compiling
+from .layout import RowFormat
 from .optimizers import Optimizer
-from .parts import F32, U64, TableParts
-from .reference import U16, Due, Reference, RowGradients
+from .parts import F32, I64, SIZE, U32, U64, TableParts
+from .reference import U16, Bytes, Due, Reference, RowGradients
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 
@@ -41,7 +42,16 @@ class Kernels(Protocol):
         optimizer: Optimizer,
         epoch: int,
     ) -> None: ...
-    def copy(self, to: NDArray[np.uint8], source: NDArray[np.uint8]) -> int: ...
+    def marks(self, parts: TableParts, places: U64, out: U32) -> None: ...
+    def warm(self, parts: TableParts, places: U64) -> None: ...
+    def collect(self, parts: TableParts, places: U64, out: F32) -> None: ...
+    def install(self, parts: TableParts, places: U64, words: F32) -> None: ...
+    def choose(self, parts: TableParts, part: int, steps: int, hand: int, places: U64) -> tuple[int, int]: ...
+    def release(self, parts: TableParts, places: U64, records: U64) -> None: ...
+    def seal(self, form: RowFormat, keys: U64, words: F32, first: int, out: Bytes) -> None: ...
+    def unseal(self, form: RowFormat, keys: U64, records: Bytes, words: F32) -> int: ...
+    def fetch(self, file: int, offsets: I64, record_bytes: int, out: Bytes) -> int: ...
+    def copy(self, to: Bytes, source: Bytes) -> int: ...
     def widen(self, halves: U16) -> F32: ...
     def narrow(self, values: F32) -> U16: ...
 
@@ -83,6 +93,17 @@ class Library:
         self._update = _function(
             library.update, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 7, _INT, ctypes.c_uint32, _POINTER
         )
+        self._marks = _function(library.marks, None, _POINTER, _INT, _POINTER, _POINTER)
+        self._warm = _function(library.warm, None, _POINTER, _INT, _POINTER)
+        self._collect = _function(library.collect, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
+        self._install = _function(library.install, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
+        self._choose = _function(
+            library.choose, _INT, _POINTER, _INT, _INT, ctypes.POINTER(_INT), ctypes.c_uint64, _POINTER
+        )
+        self._release = _function(library.release, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
+        self._seal = _function(library.seal, None, _INT, _INT, _POINTER, _POINTER, _INT, _INT, _INT, _POINTER)
+        self._unseal = _function(library.unseal, _INT, _INT, _INT, _POINTER, _POINTER, _POINTER)
+        self._fetch = _function(library.fetch, _INT, ctypes.c_int, _INT, _POINTER, _INT, _POINTER)
         self._copy = _function(library.copy, ctypes.c_uint64, _POINTER, _POINTER, _INT, _POINTER, _INT)
         self._widen = _function(library.widen, None, _INT, _POINTER, _POINTER)
         self._narrow = _function(library.narrow, None, _INT, _POINTER, _POINTER)
@@ -145,7 +166,42 @@ class Library:
             *(_at(h), _at(factors), factors.shape[1] - 1, epoch, _at(wide)),
         )
 
-    def copy(self, to: NDArray[np.uint8], source: NDArray[np.uint8]) -> int:
+    def marks(self, parts: TableParts, places: U64, out: U32) -> None:
+        self._marks(parts.heads_address, len(places), _at(places), _at(out))
+
+    def warm(self, parts: TableParts, places: U64) -> None:
+        self._warm(parts.heads_address, len(places), _at(places))
+
+    def collect(self, parts: TableParts, places: U64, out: F32) -> None:
+        form = _format(parts)
+        self._collect(parts.heads_address, ctypes.addressof(form), len(places), _at(places), _at(out))
+
+    def install(self, parts: TableParts, places: U64, words: F32) -> None:
+        form = _format(parts)
+        self._install(parts.heads_address, ctypes.addressof(form), len(places), _at(places), _at(words))
+
+    def choose(self, parts: TableParts, part: int, steps: int, hand: int, places: U64) -> tuple[int, int]:
+        at = _INT(hand)
+        found = self._choose(self._head(parts, part), len(places), steps, ctypes.byref(at), part, _at(places))
+        return found, at.value
+
+    def release(self, parts: TableParts, places: U64, records: U64) -> None:
+        form = _format(parts)
+        self._release(parts.heads_address, ctypes.addressof(form), len(places), _at(places), _at(records))
+
+    def seal(self, form: RowFormat, keys: U64, words: F32, first: int, out: Bytes) -> None:
+        self._seal(
+            *(form.words, len(keys), _at(keys), _at(words)),
+            *(first, form.records_per_page, form.page_bytes, _at(out)),
+        )
+
+    def unseal(self, form: RowFormat, keys: U64, records: Bytes, words: F32) -> int:
+        return self._unseal(form.words, len(keys), _at(keys), _at(records), _at(words))
+
+    def fetch(self, file: int, offsets: I64, record_bytes: int, out: Bytes) -> int:
+        return self._fetch(file, len(offsets), _at(offsets), record_bytes, _at(out))
+
+    def copy(self, to: Bytes, source: Bytes) -> int:
         return self._copy(_at(to), _at(source), len(source), _at(checksums.WEIGHTS), checksums.PIECE_BYTES)
 
     def widen(self, halves: U16) -> F32:
@@ -162,6 +218,14 @@ class Library:
 def load() -> Kernels:
     """Return the kernels of the library beside this file, else the reference. Raises LibraryRefused."""
     return Library(compiling.LIBRARY) if compiling.LIBRARY.is_file() else Reference()
+
+
+def grow(kernels: Kernels, parts: TableParts, rows: I64, hot: I64) -> None:
+    """Make room for as many rows more in each part [parts], and as many hot ones. Raises StoreFull."""
+    rows, hot = rows + parts.heads[:, SIZE], hot + parts.hots
+    for part in parts.lacking(rows, hot).tolist():
+        if parts.grow(part, int(rows[part]), int(hot[part])):
+            kernels.rebuild(parts, part)
 
 
 def _function(function: Any, result: type | None, *arguments: type) -> Any:

@@ -22,6 +22,9 @@ F32 = NDArray[np.float32]
 
 ENTRY_BYTES = 16
 """Bytes of a row's entry (parts.py)."""
+PAGE_BYTES = 4096
+"""What a disk reads at once."""
+_RECORD_BYTES = 12
 _BUCKETS_MAX = 4096
 _WIDTH_MAX = 2**28
 _EIGHT_SD = sqrt(8 * (2.0**32 - 1) / 12)
@@ -195,3 +198,23 @@ class RowFormat:
     @property
     def row_bytes(self) -> int:
         return 4 * self.words
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of a row's record in the log: key, words, checksum."""
+        return self.row_bytes + _RECORD_BYTES
+
+    @property
+    def records_per_page(self) -> int:
+        """Records of a page: none lies across two, so that each is one read."""
+        return max(1, PAGE_BYTES // self.record_bytes)
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page of records."""
+        return -(-self.record_bytes // PAGE_BYTES) * PAGE_BYTES
+
+    def record_offsets(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where records of these numbers begin: [n]."""
+        pages, within = np.divmod(numbers, self.records_per_page)
+        return pages * self.page_bytes + within * self.record_bytes

@@ -1,10 +1,14 @@
-"""Rows in parts: for each column of a table, rows that lie dense in order of arrival, their entries, and an index.
+"""Rows in parts: for each column of a table, rows by number in order of arrival, their entries, and an index.
 
-An entry is (stored key, epoch of the last change, room for the marks of eviction and tiers). The index is open
-addressing over row numbers (row + 1; 0: empty), probed linearly from the top bits of key x multiplier. The multiplier
-is odd and a secret of the process: whoever chooses the keys cannot choose them for one slot (multiply-shift hashing: of
-any two keys, the chance that they share their first slot is at most 2 / slots). Rows never move when a part grows; only
-its index is built anew. A row's place is found by its key each time: nobody keeps one.
+An entry is (stored key, epoch of the last change, mark). The index is open addressing over row numbers (row + 1; 0:
+empty), probed linearly from the top bits of key x multiplier. The multiplier is odd and a secret of the process: whoever
+chooses the keys cannot choose them for one slot (multiply-shift hashing: of any two keys, the chance that they share
+their first slot is at most 2 / slots). A row keeps its number while its bucket is here, and a part that grows only builds
+its index anew. A row's place is found by its key each time: nobody keeps one.
+
+While all rows of a part are hot, each lies at its number, and marks are 0. A part that has or had cold rows is *tiered*:
+the mark of a hot row has its slot and its heat, the mark of a cold row the number of its record in the log (log.py), and
+`owners` names the row in each slot. Hot rows lie dense in the slots: the last one fills a gap.
 """
 
 from __future__ import annotations
@@ -23,8 +27,15 @@ U32 = NDArray[np.uint32]
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 
-ENTRY = np.dtype([("key", np.uint64), ("epoch", np.uint32), ("spare", np.uint32)])
+ENTRY = np.dtype([("key", np.uint64), ("epoch", np.uint32), ("mark", np.uint32)])
 assert ENTRY.itemsize == ENTRY_BYTES
+COLD = np.uint32(1 << 31)
+"""The bit of a mark that tells a cold row."""
+HEAT_SHIFT = 29
+"""Bits of a mark below its heat: those of a slot or of a record."""
+HEAT_MAX, HEAT_WOKEN = 3, 2
+NUMBER = np.uint32(2**HEAT_SHIFT - 1)
+NUMBERS_MAX = 2**HEAT_SHIFT - 1
 FIRST_SLOTS = 1024
 _LOAD_MIN, _LOAD_MAX = 0.60, 0.75
 """A part's index doubles at a load between these, by the part's number: parts grow alike, and all at once would make a
@@ -36,25 +47,27 @@ INDEX_BYTES_MAX = 2 * SLOT_BYTES / _LOAD_MIN
 """A row's largest share of the index: just after a doubling."""
 ROWS_MAX = 2**32 - 2
 ABSENT = np.uint64(2**64 - 1)
-"""The place of a key that has no row. A place is part << 32 | row."""
+"""The place of a key that has no row. A place is part << 32 | row, with the bit ASLEEP where the row is cold."""
+ASLEEP = np.uint64(1 << 63)
 
 # the fields of `struct part` in kernels.c
-_ENTRIES, _ROWS, _INDEX, SIZE, CAPACITY, MASK, _SHIFT, _MULTIPLIER = range(8)
+_ENTRIES, _ROWS, _INDEX, OWNERS, SIZE, CAPACITY, MASK, _SHIFT, _MULTIPLIER, HOT, SLOTS = range(11)
 
 
 class TableParts:
-    """The rows of one table, in `count` parts. `heads` [count, 8] is what a kernel reads: struct part."""
+    """The rows of one table, in `count` parts. `heads` [count, 11] is what a kernel reads: struct part."""
 
     def __init__(self, form: RowFormat, count: int, part_bytes_max: int, *, multiplier: int, shift: int = 0) -> None:
         """`multiplier`: of the index, odd, below 2^64. `shift`: bits by which a key is shifted to give its part."""
         self.form = form
         self.shift = shift
-        self.heads = np.zeros((count, 8), np.int64)
+        self.heads = np.zeros((count, 11), np.int64)
         self.heads[:, _MULTIPLIER] = np.uint64(multiplier).astype(np.int64)
         self.heads_address = int(self.heads.ctypes.data)
         self._rows = Arena(count, part_bytes_max)
         self._entries = Arena(count, part_bytes_max)
         self._index = Arena(count, part_bytes_max)
+        self._owners = Arena(count, part_bytes_max)
         for part in range(count):
             self._index.ensure(part, SLOT_BYTES * FIRST_SLOTS)
             self._set_slots(part, FIRST_SLOTS)
@@ -68,12 +81,22 @@ class TableParts:
     @property
     def used_bytes(self) -> int:
         """Bytes of memory that rows, entries and indices take."""
-        return self._rows.used_bytes + self._entries.used_bytes + self._index.used_bytes
+        return self.rows_bytes + self._entries.used_bytes + self._index.used_bytes + self._owners.used_bytes
+
+    @property
+    def rows_bytes(self) -> int:
+        """Bytes of memory that the rows themselves take."""
+        return self._rows.used_bytes
 
     @property
     def is_reserved(self) -> bool:
         """True where rows stay at their address as parts grow."""
         return self._rows.is_reserved
+
+    @property
+    def hots(self) -> I64:
+        """Hot rows of each part: [parts]."""
+        return np.where(self.heads[:, OWNERS] != 0, self.heads[:, HOT], self.heads[:, SIZE])
 
     def size(self, part: int) -> int:
         return int(self.heads[part, SIZE])
@@ -87,9 +110,9 @@ class TableParts:
         return self._entries.bytes_of(part)[: self.size(part) * ENTRY.itemsize].view(ENTRY)
 
     def rows(self, part: int) -> F32:
-        """Return the words of a part's rows, [rows, words]: live memory."""
+        """Return the words of a part's hot rows by slot, [rows, words]: live memory. Without cold rows, by number."""
         words = self.form.words
-        return self._rows.bytes_of(part)[: self.size(part) * 4 * words].view(np.float32).reshape(-1, words)
+        return self._rows.bytes_of(part)[: self.hot(part) * 4 * words].view(np.float32).reshape(-1, words)
 
     def index(self, part: int) -> U32:
         """Return the index of a part: live memory."""
@@ -101,18 +124,58 @@ class TableParts:
         return (keys * multiplier) >> shift
 
     def raw_rows(self, part: int) -> Bytes:
-        """Return the bytes of a part's rows: live memory."""
-        return self._rows.bytes_of(part)[: self.size(part) * self.form.row_bytes]
+        """Return the bytes of a part's hot rows: live memory."""
+        return self._rows.bytes_of(part)[: self.hot(part) * self.form.row_bytes]
 
-    def lacking(self, wanted: I64) -> I64:
-        """Return the parts that have to grow before they hold `wanted` rows: [parts] -> their numbers."""
-        return np.flatnonzero((wanted > self.heads[:, CAPACITY]) | (wanted > self._limits()))
+    def is_tiered(self, part: int) -> bool:
+        """True where some row is cold, or was since the part was cleared."""
+        return bool(self.heads[part, OWNERS])
 
-    def grow(self, part: int, rows: int) -> bool:
+    def hot(self, part: int) -> int:
+        """Return the number of a part's hot rows."""
+        return int(self.heads[part, HOT if self.is_tiered(part) else SIZE])
+
+    def owners(self, part: int) -> U32:
+        """Return the row in each slot of a tiered part: live memory."""
+        return self._owners.bytes_of(part)[: 4 * self.hot(part)].view(np.uint32)
+
+    def slots(self, part: int, rows: I64) -> I64:
+        """Return the slots of hot rows."""
+        return (self.entries(part)["mark"][rows] & NUMBER).astype(np.int64) if self.is_tiered(part) else rows
+
+    def tier(self, part: int) -> None:
+        """Let rows of a part lie in slots. All are hot as yet, and those of the last epoch are warm. Raises StoreFull."""
+        if self.is_tiered(part):
+            return
+        size = self.size(part)
+        if size > NUMBERS_MAX:
+            raise StoreFull(f"part {part} has {size} rows, more than {NUMBERS_MAX}: spread the job over more buckets")
+        self._owners.ensure(part, max(4, 4 * self._slots(part)))
+        entries = self.entries(part)
+        warm = entries["epoch"] == entries["epoch"].max(initial=0)
+        entries["mark"] = np.arange(size, dtype=np.uint32) | (warm.astype(np.uint32) << np.uint32(HEAT_SHIFT))
+        self.heads[part, HOT] = size
+        self._owners.bytes_of(part)[: 4 * size].view(np.uint32)[:] = np.arange(size, dtype=np.uint32)
+        self._point(part, tiered=True)
+
+    def trim(self, part: int) -> None:
+        """Give back memory of slots that a tiered part no longer uses, once it is worth a call to the system."""
+        self._rows.trim(part, self.hot(part) * self.form.row_bytes)
+        self._owners.trim(part, max(4, 4 * self.hot(part)))
+        self._point(part)
+
+    def lacking(self, wanted: I64, hot: I64) -> I64:
+        """Return the parts that have to grow before they hold `wanted` rows, `hot` of them hot: [parts] -> numbers."""
+        short = (wanted > self.heads[:, CAPACITY]) | (wanted > self._limits()) | (hot > self.heads[:, SLOTS])
+        return np.flatnonzero(short)
+
+    def grow(self, part: int, rows: int, hot: int | None = None) -> bool:
         """Make room for `rows` rows; True: the index was enlarged and has to be rebuilt. Raises StoreFull.
 
-        The index comes first: if memory ends there, the part still has the old one, whole.
+        hot: those that are hot, all if None. The index comes first: if memory ends there, the part still has the old
+        one, whole.
         """
+        hot = rows if hot is None else hot
         if rows > ROWS_MAX:
             raise StoreFull(
                 f"part {part} would have {rows} rows, more than {ROWS_MAX}: spread the job over more buckets"
@@ -122,7 +185,9 @@ class TableParts:
         while rows > slots * self._load(part):
             slots *= 2
         try:
-            self._rows.ensure(part, rows * self.form.row_bytes)
+            self._rows.ensure(part, hot * self.form.row_bytes)
+            if self.is_tiered(part):
+                self._owners.ensure(part, 4 * hot)
             self._entries.ensure(part, rows * ENTRY.itemsize)
             self._index.ensure(part, SLOT_BYTES * slots)
         finally:
@@ -138,29 +203,60 @@ class TableParts:
         entries = self.entries(part)
         entries["key"][added] = keys
         entries["epoch"][added] = epoch
-        entries["spare"][added] = 0
+        entries["mark"][added] = 0
+        if self.is_tiered(part):
+            self._settle(part, np.arange(begin, begin + len(keys)), 0)
         return added
+
+    def append_cold(self, part: int, keys: U64, records: U64, epoch: int) -> None:
+        """Give keys without a row a cold one each, once there is room in the entries. The index is not told."""
+        begin = self.size(part)
+        self.heads[part, SIZE] = begin + len(keys)
+        entries = self.entries(part)[begin:]
+        entries["key"], entries["epoch"] = keys, epoch
+        entries["mark"] = COLD | records.astype(np.uint32)
+
+    def wake(self, part: int, rows: I64) -> None:
+        """Give cold rows the next slots, once there is room. Words are not told."""
+        self._settle(part, rows, HEAT_WOKEN)
+
+    def drop_last(self, part: int) -> None:
+        """Take the last slot of a tiered part from its row."""
+        self.heads[part, HOT] -= 1
+
+    def _settle(self, part: int, rows: I64, heat: int) -> None:
+        begin = self.hot(part)
+        self.heads[part, HOT] = begin + len(rows)
+        self.owners(part)[begin:] = rows
+        slots = np.arange(begin, begin + len(rows), dtype=np.uint32)
+        self.entries(part)["mark"][rows] = slots | np.uint32(heat << HEAT_SHIFT)
 
     def clear(self, part: int) -> None:
         """Drop the rows of a part, and give its memory back."""
-        self.heads[part, SIZE] = 0
+        self.heads[part, [SIZE, HOT]] = 0
         self._set_slots(part, FIRST_SLOTS)
-        for arena in (self._rows, self._entries, self._index):
+        for arena in (self._rows, self._entries, self._index, self._owners):
             arena.give_back(part)
         self._index.ensure(part, SLOT_BYTES * FIRST_SLOTS)
-        self._point(part)
+        self._point(part, tiered=False)
 
     def _set_slots(self, part: int, slots: int) -> None:
         self.heads[part, MASK] = slots - 1
         self.heads[part, _SHIFT] = 64 - (slots - 1).bit_length()
 
-    def _point(self, part: int) -> None:
-        """Write addresses and capacity of a part into its head."""
+    def _point(self, part: int, *, tiered: bool | None = None) -> None:
+        """Write addresses and capacity of a part into its head. tiered: None leaves that as it is."""
         head = self.heads[part]
+        tiered = bool(head[OWNERS]) if tiered is None else tiered
         head[_ENTRIES], head[_ROWS] = self._entries.address(part), self._rows.address(part)
-        head[_INDEX] = self._index.address(part)
-        rows = self._rows.size_bytes(part) // self.form.row_bytes if self.form.words else ROWS_MAX
-        head[CAPACITY] = min(rows, self._entries.size_bytes(part) // ENTRY.itemsize)
+        head[_INDEX], head[OWNERS] = self._index.address(part), self._owners.address(part) if tiered else 0
+        rows = self._slots(part)
+        head[SLOTS] = min(rows, self._owners.size_bytes(part) // 4) if tiered else rows
+        entries = self._entries.size_bytes(part) // ENTRY.itemsize
+        head[CAPACITY] = entries if tiered else min(rows, entries)
+
+    def _slots(self, part: int) -> int:
+        return self._rows.size_bytes(part) // self.form.row_bytes if self.form.words else ROWS_MAX
 
     def _load(self, part: int) -> float:
         return _LOAD_MIN + (_LOAD_MAX - _LOAD_MIN) * part / len(self.heads)
@@ -168,3 +264,9 @@ class TableParts:
     def _limits(self) -> NDArray[np.float64]:
         loads = _LOAD_MIN + (_LOAD_MAX - _LOAD_MIN) * np.arange(len(self.heads)) / len(self.heads)
         return (self.heads[:, MASK] + 1) * loads
+
+
+def split(places: U64) -> tuple[I64, I64]:
+    """Return (parts, rows) of places, hot or cold."""
+    found = (places & ~ASLEEP).astype(np.int64)
+    return found >> 32, found & 0xFFFFFFFF

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 from . import checksums
 from .layout import RowFormat
 from .optimizers import Optimizer
-from .parts import ABSENT, U64, TableParts
+from .parts import ABSENT, ASLEEP, COLD, HEAT_MAX, HEAT_SHIFT, HEAT_WOKEN, NUMBER, U32, U64, TableParts
 
 F32 = NDArray[np.float32]
 U16 = NDArray[np.uint16]
+Bytes = NDArray[np.uint8]
+I64 = NDArray[np.int64]
 Indices = NDArray[np.intp]
 
 _HIGH = np.uint64(32)
@@ -63,7 +66,8 @@ class Reference:
                 rows = index[slots[left]].astype(np.int64)
                 left, rows = left[rows > 0], rows[rows > 0]
                 same = entries[rows - 1] == wanted[left]
-                places[chosen[left[same]]] = (np.uint64(part) << _HIGH) | (rows[same] - 1).astype(np.uint64)
+                asleep = (parts.entries(part)["mark"][rows[same] - 1] >= COLD) * ASLEEP
+                places[chosen[left[same]]] = (np.uint64(part) << _HIGH) | (rows[same] - 1).astype(np.uint64) | asleep
                 left = left[~same]
                 slots[left] = (slots[left] + np.uint64(1)) & mask
         return int((places == ABSENT).sum())
@@ -76,9 +80,10 @@ class Reference:
             chosen = absent[of_absent]
             rows = parts.append(part, keys[chosen], epoch)
             places[chosen] = (np.uint64(part) << _HIGH) | np.arange(rows.start, rows.stop, dtype=np.uint64)
-            added = parts.rows(part)[rows]
+            added = np.empty((len(chosen), form.words), np.float32)
             write_weights(form, added, initial_weights(form, keys[chosen]))
             added[:, form.weight_words :] = form.slots
+            parts.rows(part)[-len(chosen) :] = added
             _enter(parts, part, rows.start)
 
     def rebuild(self, parts: TableParts, part: int) -> None:
@@ -100,7 +105,7 @@ class Reference:
         present = np.flatnonzero(places != ABSENT)
         for part, of_present in _by_part(places[present] >> _HIGH):
             chosen = present[of_present]
-            rows = parts.rows(part)[_rows(places[chosen])]
+            rows = parts.rows(part)[parts.slots(part, _rows(places[chosen]))]
             out[chosen] = read_weights(form, rows) if due is None else due.weights(form, rows, part)
 
     def update(
@@ -117,7 +122,8 @@ class Reference:
         form, h = parts.form, optimizer.hyperparameters()
         for part, chosen in _by_part(places >> _HIGH):
             at = _rows(places[chosen])
-            rows = parts.rows(part)[at]
+            slots_of = parts.slots(part, at)
+            rows = parts.rows(part)[slots_of]
             weights = read_weights(form, rows)
             slots = rows[:, form.weight_words :]
             rate, clock = (np.full((len(at), 1), each[part], np.float32) for each in (rates, clocks))
@@ -126,8 +132,104 @@ class Reference:
             squares = gradients * gradients if by.squares is None else by.squares[chosen]
             optimizer.step(weights, slots, gradients, squares, rate, h)
             write_weights(form, rows, weights)
-            parts.rows(part)[at] = rows
+            parts.rows(part)[slots_of] = rows
             parts.entries(part)["epoch"][at] = epoch
+            if parts.is_tiered(part):
+                marks = parts.entries(part)["mark"]
+                marks[at] += ((marks[at] >> HEAT_SHIFT) < HEAT_MAX).astype(np.uint32) << np.uint32(HEAT_SHIFT)
+
+    def marks(self, parts: TableParts, places: U64, out: U32) -> None:
+        """Write the marks of rows: [n]."""
+        for part, chosen in _by_part((places & ~ASLEEP) >> _HIGH):
+            out[chosen] = parts.entries(part)["mark"][_rows(places[chosen])]
+
+    def warm(self, parts: TableParts, places: U64) -> None:
+        """Make hot rows as warm as can be: the hand passes them some times before it chooses them."""
+        for part, chosen in _by_part(places >> _HIGH):
+            if parts.is_tiered(part):
+                parts.entries(part)["mark"][_rows(places[chosen])] |= np.uint32(HEAT_MAX << HEAT_SHIFT)
+
+    def collect(self, parts: TableParts, places: U64, out: F32) -> None:
+        """Copy the words of hot rows: [n, words]."""
+        for part, chosen in _by_part(places >> _HIGH):
+            out[chosen] = parts.rows(part)[parts.slots(part, _rows(places[chosen]))]
+
+    def install(self, parts: TableParts, places: U64, words: F32) -> None:
+        """Write the words of rows [n, words]; a cold one becomes hot (there is room), and each is warm: it changes."""
+        for part, chosen in _by_part((places & ~ASLEEP) >> _HIGH):
+            rows = _rows(places[chosen])
+            asleep = parts.entries(part)["mark"][rows] >= COLD
+            parts.wake(part, rows[asleep])
+            if parts.is_tiered(part):
+                parts.entries(part)["mark"][rows[~asleep]] |= np.uint32(HEAT_WOKEN << HEAT_SHIFT)
+            parts.rows(part)[parts.slots(part, rows)] = words[chosen]
+
+    def choose(self, parts: TableParts, part: int, steps: int, hand: int, places: U64) -> tuple[int, int]:
+        """Write the places of rows that nobody has changed lately, as many as fit; return (how many, the hand).
+
+        The hand goes down through the entries, round and round, `steps` of them at most, and cools each by one.
+        """
+        marks, found, size = parts.entries(part)["mark"], 0, parts.size(part)
+        for _ in range(steps):
+            if found == len(places):
+                break
+            hand = hand - 1 if 0 < hand <= size else size - 1
+            if marks[hand] >= COLD:
+                continue
+            if marks[hand] >> HEAT_SHIFT:
+                marks[hand] -= 1 << HEAT_SHIFT
+            else:
+                places[found] = (part << 32) | hand
+                found += 1
+        return found, hand
+
+    def release(self, parts: TableParts, places: U64, records: U64) -> None:
+        """Make rows cold whose `records` are written, but for those that are no longer hot, or have heat again.
+
+        The record of a row that stays hot becomes ABSENT. The last hot row of the part comes into each slot.
+        """
+        for number, place in enumerate(places.tolist()):
+            part, row = place >> 32, place & 0xFFFFFFFF
+            marks = parts.entries(part)["mark"]
+            if marks[row] >> HEAT_SHIFT:
+                records[number] = ABSENT
+                continue
+            slot, last = int(marks[row]), parts.hot(part) - 1
+            if slot != last:
+                moved = parts.owners(part)[last]
+                parts.rows(part)[slot] = parts.rows(part)[last]
+                parts.owners(part)[slot] = moved
+                marks[moved] = (marks[moved] & ~NUMBER) | np.uint32(slot)
+            parts.drop_last(part)
+            marks[row] = COLD | np.uint32(records[number])
+
+    def seal(self, form: RowFormat, keys: U64, words: F32, first: int, out: Bytes) -> None:
+        """Write records (key, words, checksum) into whole pages, from number `first` of the first page on."""
+        of_words = np.ascontiguousarray(words).view(np.uint8).reshape(-1, form.row_bytes)
+        sums = checksums.of_records(keys, words)
+        records = np.concatenate([keys[:, None].view(np.uint8), of_words, sums[:, None].view(np.uint8)], axis=1)
+        for number, offset in enumerate(form.record_offsets(first + np.arange(len(keys), dtype=np.int64)).tolist()):
+            out[offset : offset + form.record_bytes] = records[number]
+
+    def unseal(self, form: RowFormat, keys: U64, records: Bytes, words: F32) -> int:
+        """Copy the words out of records; return how many are those of the keys, up to the first that is damaged."""
+        raw = records.reshape(len(keys), form.record_bytes)
+        words[:] = np.ascontiguousarray(raw[:, 8:-4]).view(np.float32)
+        sums = np.ascontiguousarray(raw[:, -4:]).view(np.uint32)[:, 0]
+        fits = (np.ascontiguousarray(raw[:, :8]).view(np.uint64)[:, 0] == keys) & (
+            sums == checksums.of_records(keys, words)
+        )
+        return len(keys) if fits.all() else int(np.argmin(fits))
+
+    def fetch(self, file: int, offsets: I64, record_bytes: int, out: Bytes) -> int:
+        """Read records from a file, all asked for at once; return how many came."""
+        for offset in offsets.tolist():
+            os.posix_fadvise(file, offset, record_bytes, os.POSIX_FADV_WILLNEED)
+        for number, offset in enumerate(offsets.tolist()):
+            to = memoryview(out)[number * record_bytes : (number + 1) * record_bytes]
+            if os.preadv(file, [to], offset) < record_bytes:
+                return number
+        return len(offsets)
 
     def copy(self, to: NDArray[np.uint8], source: NDArray[np.uint8]) -> int:
         """Copy bytes; return their checksum."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,10 @@ from .errors import InputRefused
 from .kernels import Kernels
 from .layout import ENTRY_BYTES, Layout, RowFormat
 from .optimizers import Optimizer
-from .parts import ABSENT, INDEX_BYTES, SIZE, TableParts
+from .parts import ABSENT, ASLEEP, INDEX_BYTES, TableParts
 from .records import Bools, Code, Own, Progress, Records, check_word, judge
 from .reference import Due, RowGradients
+from .tiers import Filling, RowsAsleep, Tiers
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -169,6 +171,8 @@ class Store:
             for table in layout.tables
         ]
         dense = RowFormat.of_slices(layout)
+        self.tiers: Tiers | None = None
+        """None: every row is hot, whatever memory that takes."""
         self._dense = TableParts(dense, layout.slices, max(dense.row_bytes, 2**12), multiplier=multiplier)
         self._own: I64 = np.zeros(layout.columns, np.int64)
         self._seeded: I64 = np.zeros(layout.slices, np.int64)
@@ -218,7 +222,7 @@ class Store:
 
     def reset(self) -> None:
         """Drop everything, as before the first push: columns, ownership, records, attempts, marks, counters."""
-        self.clear(range(self.layout.columns))
+        self.clear(range(self.layout.columns))  # and of the log everything: no record is live
         self._own[:] = Own.NOT_MINE
         self.records.reset()
         self._workers.clear()
@@ -251,11 +255,13 @@ class Store:
 
     def pull(self, keys: Sequence[U64], slices: I64) -> Pulled:
         """Return the weights of keys (per table, in any order) and of slices. A key without a row has its initial
-        weights; nothing is made."""
+        weights; nothing is made. Raises RowsAsleep."""
         wanted = self._keys(keys)
         ids = self._slice_ids(slices)
+        places = self._places(wanted)
+        self._check_awake(wanted, places)
         return Pulled(
-            tuple(self._weights(number, chosen) for number, chosen in enumerate(wanted)),
+            tuple(self._weights(number, *each) for number, each in enumerate(zip(wanted, places, strict=True))),
             self._slices(ids),
             self._state.copy(),
             self.own(),
@@ -267,10 +273,22 @@ class Store:
             to[:] = self._dense.rows(number)[0, : self.layout.slice_length]
         return out
 
-    def _weights(self, number: int, keys: U64) -> F32:
+    def _places(self, keys: Sequence[U64]) -> list[U64]:
+        found = [np.empty(len(each), np.uint64) for each in keys]
+        for table, each, places in zip(self._tables, keys, found, strict=True):
+            self.kernels.locate(table, each, places)
+        return found
+
+    def _check_awake(self, keys: Sequence[U64], places: Sequence[U64]) -> None:
+        """Raise RowsAsleep if some row is cold."""
+        if self.tiers is None:
+            return
+        found = [self.tiers.asleep(number, *each) for number, each in enumerate(zip(keys, places, strict=True))]
+        if asleep := [each for each in found if each is not None]:
+            raise RowsAsleep(asleep)
+
+    def _weights(self, number: int, keys: U64, places: U64) -> F32:
         table = self._tables[number]
-        places = np.empty(len(keys), np.uint64)
-        self.kernels.locate(table, keys, places)
         out = np.empty((len(keys), table.form.width), np.float32)
         optimizer = self.layout.tables[number].optimizer
         due = due_of(optimizer, self.records.samples[: self.layout.buckets]) if optimizer.moves_rows_late else None
@@ -281,7 +299,7 @@ class Store:
 
     def push(self, push: Push, now_us: int = 0) -> PushAnswer:
         """Apply one batch exactly once: each claimed column whose record is at `start` moves to `stop`, those further
-        are skipped. Raises InputRefused or StoreFull with nothing applied."""
+        are skipped. Raises InputRefused, StoreFull or RowsAsleep with nothing applied."""
         checked = self._checked(push)
         records = self.records
         offsets = records.offsets(push.shard)
@@ -294,6 +312,10 @@ class Store:
             return PushAnswer(code, 0, self.own())
         applied = checked.claim & (offsets == push.start)
         located = [self._located(number, checked, applied) for number in range(len(self._tables))]
+        self._check_awake([each.keys for each in located], [each.places for each in located])
+        for table, part in zip(self._tables, located, strict=True):
+            if part.absent:
+                self._make_room(table, part.keys, part.places)
         optimizers = [table.optimizer for table in self.layout.tables]
         buckets = self.layout.buckets
         rates = [schedules.rates(each.schedule, records.samples[:buckets]) for each in optimizers]
@@ -316,7 +338,7 @@ class Store:
         return PushAnswer(code, int(applied.sum()), self.own())
 
     def _located(self, number: int, push: Push, applied: Bools) -> _Located:
-        """Return the keys of applied buckets with their places, once there is room for those without a row."""
+        """Return the keys of applied buckets with their places."""
         table, keys = self._tables[number], push.keys[number]
         gradients, squares = push.row_gradients[number], push.row_squares[number]
         buckets = self.layout.buckets
@@ -326,16 +348,15 @@ class Store:
             squares = None if squares is None else squares[chosen]
         places = np.empty(len(keys), np.uint64)
         absent = self.kernels.locate(table, keys, places)
-        if absent:
-            self._make_room(table, keys[places == ABSENT])
         return _Located(keys, RowGradients(gradients, squares), places, absent)
 
-    def _make_room(self, table: TableParts, absent: U64) -> None:
+    def _make_room(self, table: TableParts, keys: U64, places: U64) -> None:
+        """Make room for those of located keys that have no row. The other ones stay hot. Raises StoreFull."""
+        absent = keys[places == ABSENT]
         more = np.bincount((absent >> np.uint64(self.layout.shift)).astype(np.int64), minlength=self.layout.buckets)
-        wanted = table.heads[:, SIZE] + more
-        for part in table.lacking(wanted).tolist():
-            if table.grow(part, int(wanted[part])):
-                self.kernels.rebuild(table, part)
+        if self.tiers is not None:
+            self.tiers.hand.make_room(self._tables.index(table), more, places[places < ASLEEP])
+        kernels.grow(self.kernels, table, more, more)
 
     def _update_slices(self, push: Push, applied: Bools, rates: F32, clocks: F32) -> None:
         layout = self.layout
@@ -348,6 +369,23 @@ class Store:
             self.kernels.update(self._dense, places, by, rates, clocks, optimizer, self.epoch)
         if applied[layout.buckets]:
             self._state += push.state_delta
+
+    # --- tiers --------------------------------------------------------------------------------------------
+
+    def look_for(self, keys: Sequence[U64]) -> None:
+        """Raise RowsAsleep if rows of keys, by table, are cold: a batch that comes will need them."""
+        wanted = self._keys(keys)
+        self._check_awake(wanted, self._places(wanted))
+
+    def spill_to(self, folder: Path, bytes_max: int, budget_bytes: int) -> None:
+        """From now on keep the rows in so much memory, and those that find no room in a file in `folder`.
+
+        bytes_max: of the files, one for each table. Raises OSError.
+        """
+        if self.tiers is None and self._tables:
+            self.tiers = Tiers(self._tables, self.kernels, folder, bytes_max, budget_bytes)
+        elif self.tiers is not None:
+            self.tiers.hand.budget_bytes = budget_bytes
 
     # --- progress -----------------------------------------------------------------------------------------
 
@@ -393,10 +431,20 @@ class Store:
         rows never change their number while the bucket is here, ranges one after the other have every row that was
         there before the first of them. since_epoch: leave out rows that did not change after it.
         """
+        found, at, begin, lacking = self.begin_range(bucket, since_epoch, table, first, bytes_max)
+        for each in lacking:
+            each.fill()
+        return found, at, begin
+
+    def begin_range(
+        self, bucket: int, since_epoch: int = 0, table: int = 0, first: int = 0, bytes_max: int = _PART_BYTES_MAX
+    ) -> tuple[tuple[RawBucket, ...], int, int, list[Filling]]:
+        """Copy a range but for its cold rows: these are filled in without the lock."""
         self._check_bucket(bucket)
         if table < 0 or first < 0:
             raise InputRefused(f"table = {table}, first = {first} of a range: neither is negative")
         found: list[RawBucket] = []
+        lacking: list[Filling] = []
         at, begin, bytes_left = table, first, bytes_max
         for number, parts in enumerate(self._tables):
             chosen: I64 | slice = slice(0, 0)
@@ -405,9 +453,14 @@ class Store:
                 bytes_left -= used_bytes
                 if begin >= parts.size(bucket):
                     at, begin = number + 1, 0
-            keys, rows = parts.keys(bucket)[chosen], parts.rows(bucket)[chosen]
-            found.append(RawBucket(keys.copy(), rows.copy()))
-        return tuple(found), at, begin
+            keys = parts.keys(bucket)[chosen].copy()
+            if self.tiers is not None and parts.is_tiered(bucket):
+                rows = np.empty((len(keys), parts.form.words), np.float32)
+                lacking.append(self.tiers.copied(number, bucket, chosen, rows))
+            else:
+                rows = parts.rows(bucket)[chosen].copy()
+            found.append(RawBucket(keys, rows))
+        return tuple(found), at, begin, lacking
 
     def emptied_epoch(self, bucket: int) -> int:
         """Return the epoch in which rows of a bucket went, 0 if none ever did.
@@ -433,14 +486,18 @@ class Store:
         memory.view(np.uint64)[:] = keys if rows is None else keys[rows]
         return checksums.of_block(memory)
 
-    def copy_rows(self, bucket: int, table: int, to: Bytes, rows: I64 | None = None) -> int:
+    def copy_rows(self, bucket: int, table: int, to: Bytes, rows: I64 | None = None) -> int | Filling:
         """Copy rows of a table's bucket into memory of exactly their bytes; return the copy's checksum.
 
-        rows: their numbers, all if None; their order is that of the keys that `copy_keys` gives.
+        rows: their numbers, all if None; their order is that of the keys that `copy_keys` gives. If some are cold, what
+        is lacking is returned: it is filled in without the lock, and its checksum taken then.
         """
         source = self._bucket_of(bucket, table)
         count = source.size(bucket) if rows is None else len(rows)
         memory = _array("to", to, np.uint8, (count * source.form.row_bytes,), write=True)
+        if self.tiers is not None and source.is_tiered(bucket):
+            words = memory.view(np.float32).reshape(count, source.form.words)
+            return self.tiers.copied(table, bucket, slice(None) if rows is None else rows, words)
         return self.kernels.copy(memory, source.raw_rows(bucket) if rows is None else _bytes(source.rows(bucket)[rows]))
 
     def load_bucket(self, bucket: int, table: int, keys: U64, rows: Bytes) -> int:
@@ -452,7 +509,10 @@ class Store:
         target = self._bucket_of(bucket, table)
         stored = _array("keys", keys, np.uint64, (_ANY,))
         words = _array("rows", rows, np.uint8, (len(stored) * target.form.row_bytes,))
-        self._empty(bucket, target)
+        self._empty(bucket, table)
+        if self.tiers is not None and not self.tiers.fits(table, len(stored)):
+            self.tiers.load(table, bucket, stored, words.view(np.float32).reshape(-1, target.form.words), self.epoch)
+            return checksums.of_block(words)
         target.grow(bucket, len(stored))
         self.kernels.adopt(target, bucket, stored, self.epoch)
         return self.kernels.copy(target.raw_rows(bucket), words)
@@ -460,11 +520,13 @@ class Store:
     def drop_bucket(self, bucket: int) -> None:
         """Drop the rows of a bucket and give their memory back; its progress and its owner stay."""
         self._check_bucket(bucket)
-        for table in self._tables:
-            self._empty(bucket, table)
+        for number in range(len(self._tables)):
+            self._empty(bucket, number)
 
-    def _empty(self, bucket: int, table: TableParts) -> None:
-        table.clear(bucket)
+    def _empty(self, bucket: int, number: int) -> None:
+        if self.tiers is not None:
+            self.tiers.forget(number, bucket)
+        self._tables[number].clear(bucket)
         self._emptied[bucket] = self.epoch
 
     def _bucket_of(self, bucket: int, number: int) -> TableParts:
@@ -482,29 +544,24 @@ class Store:
         if len(raw) != len(self._tables):
             raise InputRefused(f"bucket {bucket}: {len(raw)} tables of rows, the layout has {len(self._tables)}")
         checked = [self._raw(bucket, table, each) for table, each in zip(self._tables, raw, strict=True)]
-        for table, each in zip(self._tables, checked, strict=True):
-            if replace:
-                self._replace(table, bucket, each)
+        for number, each in enumerate(checked):
+            if replace:  # in their order: no key has to be looked for
+                self.load_bucket(bucket, number, each.keys, _bytes(each.rows))
             else:
-                self._overwrite(table, bucket, each)
+                self._overwrite(number, bucket, each)
 
-    def _replace(self, table: TableParts, bucket: int, raw: RawBucket) -> None:
-        """Drop the rows of a bucket and write others, in their order: no key has to be looked for."""
-        self._empty(bucket, table)
-        table.grow(bucket, len(raw.keys))
-        self.kernels.adopt(table, bucket, raw.keys, self.epoch)
-        table.rows(bucket)[:] = raw.rows
-
-    def _overwrite(self, table: TableParts, bucket: int, raw: RawBucket) -> None:
+    def _overwrite(self, number: int, bucket: int, raw: RawBucket) -> None:
         if not len(raw.keys):
             return
-        places = np.empty(len(raw.keys), np.uint64)
+        table, places = self._tables[number], np.empty(len(raw.keys), np.uint64)
         if self.kernels.locate(table, raw.keys, places):
-            self._make_room(table, raw.keys[places == ABSENT])
+            self._make_room(table, raw.keys, places)
             self.kernels.insert(table, raw.keys, places, self.epoch)
-        rows = (places & np.uint64(2**32 - 1)).astype(np.int64)
-        table.rows(bucket)[rows] = raw.rows
-        table.entries(bucket)["epoch"][rows] = self.epoch
+        if self.tiers is None:
+            self.kernels.install(table, places, raw.rows)
+        else:
+            self.tiers.overwrite(number, places, raw.rows)
+        table.entries(bucket)["epoch"][(places & np.uint64(2**32 - 1)).astype(np.int64)] = self.epoch
 
     def _raw(self, bucket: int, table: TableParts, raw: RawBucket) -> RawBucket:
         keys = _array(f"keys of bucket {bucket}", raw.keys, np.uint64, (_ANY,))
@@ -600,8 +657,8 @@ class Store:
         mine = np.flatnonzero(self._own != Own.NOT_MINE)
         total = 0
         for bucket in mine[mine < self.layout.buckets].tolist():
-            for number, table in enumerate(self._tables):
-                total += (number + 1) * checksums.of_rows(table.keys(bucket), table.rows(bucket))
+            for number, each in enumerate(self.export_bucket(bucket)):
+                total += (number + 1) * checksums.of_rows(each.keys, each.rows)
         ids = mine[mine >= self.layout.buckets] - self.layout.buckets
         total += checksums.of_rows(ids.astype(np.uint64), self.export_slices(ids).rows)
         if 0 in ids:

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stretto_parameters import Table, checksums, compiling
-from stretto_parameters.kernels import Kernels, Library, LibraryRefused
+from stretto_parameters.kernels import Kernels, Library, LibraryRefused, grow
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import (
     OPTIMIZERS,
@@ -28,7 +28,7 @@ from stretto_parameters.optimizers import (
     RMSprop,
     RowWiseAdagrad,
 )
-from stretto_parameters.parts import ABSENT, TableParts
+from stretto_parameters.parts import ABSENT, ASLEEP, TableParts
 from stretto_parameters.reference import Due, Reference, RowGradients, read_weights
 
 BUCKETS = 4
@@ -79,10 +79,7 @@ class Run:
         places = np.empty(len(keys), np.uint64)
         self.kernels.locate(self.parts, keys, places)
         more = np.bincount((keys[places == ABSENT] >> np.uint64(62)).astype(np.int64), minlength=BUCKETS)
-        wanted = self.parts.sizes + more
-        for part in self.parts.lacking(wanted).tolist():
-            if self.parts.grow(part, int(wanted[part])):
-                self.kernels.rebuild(self.parts, part)
+        grow(self.kernels, self.parts, more, more)
         self.kernels.insert(self.parts, keys, places, epoch)
         self.kernels.update(self.parts, places, by, rates, clocks, table.optimizer, epoch)
         return places
@@ -203,6 +200,89 @@ def test_odd_gradients_and_damaged_slots_give_the_same_bits_too(library: Library
     compare(library, Table(3, OPTIONS[name], weights=weights), 11, odd=True)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("dimension", "weights"), [(1, "float32"), (5, "bfloat16"), (16, "float32"), (1500, "float32")])
+def test_rows_become_cold_and_hot_with_the_bits_of_the_reference(
+    library: Kernels, tmp_path: Path, dimension: int, weights: str
+) -> None:
+    """Rows of one and of several pages; each step of an eviction, updates of what stayed hot, and waking."""
+    random = np.random.default_rng(dimension)
+    table = Table(dimension, Adagrad(), weights=weights)  # type: ignore[arg-type]
+    both = Run(library, table), Run(Reference(), table)
+    form = both[0].parts.form
+    keys = np.unique(random.integers(0, 2**64, 700, dtype=np.uint64))
+    rates, clocks = np.full(BUCKETS, 0.1, np.float32), np.full(BUCKETS, -1, np.float32)
+
+    def pushed(chosen: np.ndarray, epoch: int) -> None:
+        chosen = np.ascontiguousarray(chosen)
+        by = RowGradients(random.normal(0, 1, (len(chosen), dimension)).astype(np.float32))
+        assert np.array_equal(*(run.pushed(chosen, by, rates, clocks, table, epoch) for run in both))
+
+    def agree() -> None:
+        for part in range(BUCKETS):
+            for read in (TableParts.entries, TableParts.owners, TableParts.rows):
+                assert read(both[0].parts, part).tobytes() == read(both[1].parts, part).tobytes()
+
+    pushed(keys[::2], 1)
+    pushed(keys[1::2], 2)
+    for part in range(BUCKETS):
+        for run in both:
+            run.parts.tier(part)
+    pushed(keys[::7], 3)
+    agree()
+    hands = [0, 0]
+    for share in (1, 1, 3):
+        chosen: list[np.ndarray] = []
+        for at, run in enumerate(both):
+            places = np.zeros(60, np.uint64)
+            found, hands[at] = run.kernels.choose(run.parts, 1, run.parts.size(1) // share, hands[at], places)
+            chosen.append(places[:found])
+        assert np.array_equal(*chosen)
+        assert hands[0] == hands[1]
+        assert len(chosen[0]) > 10
+        words = [np.empty((len(chosen[0]), form.words), np.float32) for _ in both]
+        marks = [np.empty(len(chosen[0]), np.uint32) for _ in both]
+        sealed = [np.zeros((3 + len(words[0])) * form.page_bytes, np.uint8) for _ in both]
+        victims = both[0].parts.keys(1)[(chosen[0] & np.uint64(2**32 - 1)).astype(int)]
+        first = min(2, form.records_per_page - 1)
+        for run, of_rows, records, of_marks in zip(both, words, sealed, marks, strict=True):
+            run.kernels.warm(run.parts, chosen[0][:5])
+            run.kernels.collect(run.parts, chosen[0], of_rows)
+            run.kernels.seal(form, victims, of_rows, first, records)
+            numbers = np.arange(len(chosen[0]), dtype=np.uint64)
+            run.kernels.release(run.parts, chosen[0], numbers)
+            assert (numbers == ABSENT).tolist() == [at < 5 for at in range(len(numbers))], "a warm row stays hot"
+            run.kernels.marks(run.parts, chosen[0], of_marks)
+        assert np.array_equal(*marks)
+        assert sealed[0].tobytes() == sealed[1].tobytes()
+        agree()
+        places = np.empty(len(victims), np.uint64)
+        library.locate(both[0].parts, victims, places)
+        assert (places >= ASLEEP).tolist() == [at >= 5 for at in range(len(places))]
+        (tmp_path / "log").write_bytes(sealed[0].tobytes())
+        with (tmp_path / "log").open("rb") as file:
+            offsets = form.record_offsets(first + np.arange(len(victims), dtype=np.int64))
+            raw = [np.zeros(len(victims) * form.record_bytes, np.uint8) for _ in both]
+            for run, to, of_rows in zip(both, raw, words, strict=True):
+                assert run.kernels.fetch(file.fileno(), offsets, form.record_bytes, to) == len(victims)
+                before = of_rows.copy()
+                assert run.kernels.unseal(form, victims, to, of_rows) == len(victims)
+                assert same_words(before, of_rows)
+                to[form.record_bytes * 7 + 9] ^= 1
+                assert run.kernels.unseal(form, victims, to, of_rows) == 7
+                of_rows[:] = before
+                past = offsets.copy()
+                past[3] = 2**40
+                assert run.kernels.fetch(file.fileno(), past, form.record_bytes, to) == 3
+        woken = np.flatnonzero(places >= ASLEEP)[::2]
+        for run in both:
+            more = np.bincount([1] * len(woken), minlength=BUCKETS)
+            grow(run.kernels, run.parts, 0 * more, more)
+            run.kernels.install(run.parts, places[woken], words[0][woken])
+        agree()
+        pushed(np.sort(np.append(victims[woken], random.integers(0, 2**64, 30, dtype=np.uint64))), 4)
+        agree()
+
+
 def compare_halves(library: Kernels, values: np.ndarray) -> None:
     """Narrow and widen by both; then narrow what is bfloat16 already, which changes nothing."""
     halves = library.narrow(values)
@@ -315,6 +395,8 @@ def main(library: Path) -> None:
     for length in (0, 1, 7, 8, 9, checksums.PIECE_BYTES + 5):
         compare_copies(kernels, np.random.default_rng(length).bytes(length), 3)
         compare_halves(kernels, np.random.default_rng(length).normal(0, 1, length % 1000).astype(np.float32))
+    for dimension in (5, 1500):
+        test_rows_become_cold_and_hot_with_the_bits_of_the_reference(kernels, library.parent, dimension, "bfloat16")
     sys.stdout.write("compared\n")
 
 

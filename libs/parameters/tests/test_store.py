@@ -150,9 +150,13 @@ class TwoServers(RuleBasedStateMachine):
 
     library: Kernels | None = None
 
+    def fresh(self) -> Store:
+        """Return a store that owns nothing."""
+        return a_store(mine=False, library=self.library)
+
     @initialize()
     def start(self) -> None:
-        self.stores = [a_store(mine=False, library=self.library) for _ in range(2)]
+        self.stores = [self.fresh() for _ in range(2)]
         self.owner = [0] * LAYOUT.columns
         self.stores[0].set_own(range(LAYOUT.columns), Own.MINE)
         self.model = Model()
@@ -246,7 +250,7 @@ class TwoServers(RuleBasedStateMachine):
         """A server is taken down to an image, with all that it has, and a fresh one gets it."""
         old = self.stores[to]
         columns = old.columns()
-        new = a_store(mine=False, library=self.library)
+        new = self.fresh()
         restore(new, snapshot(old, columns))
         new.set_own(columns, Own.MINE)
         assert new.checksum() == old.checksum()

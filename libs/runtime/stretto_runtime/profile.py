@@ -25,6 +25,8 @@ def profile_of(spec: JobSpec) -> JobProfile:
         deadline_s=spec.deadline_s,
         extended=resources.extended,
         data=DataWorkerLimits(resources.data.each, resources.data.always, resources.data.most),
+        spill=resources.ps.spill,
+        spill_limit_bytes=resources.ps.spill_limit,
     )
 
 

@@ -21,6 +21,7 @@ deadline_s: 2h
 checkpoint: {every_s: 5m}
 resources:
   workers: {cpu_cores: {min: 500m, max: 4}, memory: {min: 1Gi, max: 2Gi}}
+  ps: {spill: auto, spill_limit: 64Gi}
   initial:
     {workers: 2, ps: 1, worker_cpu_cores: 1500m, ps_cpu_cores: "1", worker_memory_bytes: 1Gi, ps_memory_bytes: 256Mi}
 """
@@ -31,7 +32,7 @@ def test_a_job_file_takes_units_wherever_it_takes_bytes_cores_or_durations() -> 
     job = read_job(FULL)
     assert (job.deadline_s, job.checkpoint.every_s) == (7200, 300)
     workers, plan = job.resources.workers, job.resources.initial
-    assert (workers.cpu_cores.min, workers.memory.max) == (0.5, 2**31)
+    assert (workers.cpu_cores.min, workers.memory.max, job.resources.ps.spill_limit) == (0.5, 2**31, 2**36)
     assert plan is not None
     assert (plan.worker_cpu_cores, plan.ps_cpu_cores) == (1.5, 1.0)
     assert (plan.worker_memory_bytes, plan.ps_memory_bytes) == (2**30, 2**28)
@@ -54,6 +55,7 @@ def test_the_schema_takes_what_the_reader_takes() -> None:
         ("checkpoint: {every_s: 10ms}", "checkpoint.every_s", "0.01", "at least 1"),
         ("resources: {ps: {cpu_cores: {min: 5Mi}}}", "resources.ps.cpu_cores.min", "5Mi", "thousandths of one"),
         ("resources: {ps: {memory: {min: 1Xi}}}", "resources.ps.memory.min", "1Xi", "512Mi"),
+        ("resources: {ps: {spill: auto, spill_limit: 1Xi}}", "resources.ps.spill_limit", "1Xi", "512Mi"),
     ],
 )
 def test_a_quantity_that_is_none_is_refused_with_its_field_value_and_remedy(

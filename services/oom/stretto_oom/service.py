@@ -10,6 +10,7 @@ from stretto_core.oom.state import JobOpened, WatchSettings, WatchState
 from stretto_messages.base import Message
 from stretto_runtime import Meta, Service
 from stretto_runtime.algorithms import algorithm
+from stretto_runtime.profile import profile_of
 from stretto_runtime.settings import machine_settings
 from stretto_wire.contract.submission import JobSubmitted
 
@@ -38,4 +39,4 @@ class Oom(Service[OomSettings, WatchState, OomMachine]):
             return message
         spec = message.spec
         bounds = spec.resources.ps.memory
-        return JobOpened(spec.samples_total, bounds.min, bounds.max)
+        return JobOpened(spec.samples_total, bounds.min, bounds.max, profile_of(spec))

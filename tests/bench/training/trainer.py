@@ -45,6 +45,8 @@ class Job:
     """Number of workers, and of parameter servers at the start."""
     workers: list[Process] = field(default_factory=list[Process])
     first_shard: int = 0
+    stream: bool = False
+    """True: no shard has samples of another."""
 
     def start(self) -> None:
         """Start everything; the workers are not connected yet, and the first servers own all columns."""
@@ -59,7 +61,8 @@ class Job:
 
     def connect(self, pipeline: bool = True, **more: Any) -> None:
         """Connect the workers, anew where they were connected before; they go on with other shards. more: `wire`."""
-        shared = {"servers": self.servers.addresses, "pipeline": pipeline, **self.servers.access, **more}
+        shared = {"servers": self.servers.addresses, "pipeline": pipeline, "stream": self.stream, **more}
+        shared |= self.servers.access
         for number, worker in enumerate(self.workers):
             worker.send(do="connect", worker=number, first_shard=self.first_shard, **shared)
         for worker in self.workers:

@@ -41,12 +41,12 @@ class Worker:
         self.shard, self.offset = 0, 0
         self.parameters = None
 
-    def connect(self, servers, worker, key, encrypted=False, first_shard=0, pipeline=True, wire=None):
+    def connect(self, servers, worker, key, encrypted=False, first_shard=0, pipeline=True, stream=False, wire=None):
         if self.parameters is not None:
             self.trainer.close()
             self.parameters.close()
         self.servers = {int(s): a for s, a in servers.items()}
-        self.shard, self.offset = worker * 1_000_000 + first_shard, 0
+        self.shard, self.offset, self.stream = worker * 1_000_000 + first_shard, 0, stream
         self.parameters = Parameters(
             self.program.layout,
             self.servers,
@@ -78,7 +78,8 @@ class Worker:
 
     def _train(self):
         while time.monotonic() < self.until:
-            work = Work(self.shard, 1, 0, SHARD, self.offset)
+            worker, number = divmod(self.shard, 1_000_000)
+            work = Work(self.shard, 1, (2 * number + worker) * SHARD * self.stream, SHARD, self.offset)
             stopped = self.trainer.train(work)
             if stopped is None:
                 self.parameters.forget([self.shard])

@@ -136,9 +136,9 @@ class Decision(views.Decision):
         if self.throughput is None:
             return "–"
         found = self.throughput_interval
-        return (
-            f"{figures.rate(self.throughput)} {figures.interval(None if found is None else document_of(found))}".strip()
-        )
+        interval = figures.interval(None if found is None else document_of(found))
+        reads = "" if self.reads_per_step is None else f", {self.reads_per_step:.0f} reads a step"
+        return f"{figures.rate(self.throughput)} {interval}".strip() + reads
 
     @property
     def brought(self) -> str:
@@ -153,7 +153,8 @@ class Decision(views.Decision):
             self.outcome.inside_interval
         ]
         gain = "" if self.outcome.gain is None else f" ({figures.percent(self.outcome.gain - 1)})"
-        return f"{figures.rate(found)}{gain}{inside}"
+        read = self.outcome.reads_per_step
+        return f"{figures.rate(found)}{gain}{inside}" + ("" if read is None else f", {read:.0f} reads a step")
 
     def _repr_html_(self) -> str:
         drawn = [] if (found := self.pareto) is None else [found.drawing(self.plan)]

@@ -1,18 +1,20 @@
-"""Steps 1 and 5 of the cycle: memory that a forecast asks for, and memory that it does not need."""
+"""Steps 1 and 5 of the cycle: memory that a forecast asks for, or disk instead, and memory that it does not need."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
+from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
 from stretto_messages.oom import OomForecast
-from stretto_messages.values import Plan, larger
+from stretto_messages.values import Candidate, Interval, Plan, Remedy, larger
 
 from stretto_core.arbiter.context import Answer, StepContext
 from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.worth import in_words
 from stretto_core.model.pareto import MEMORY_STEP_BYTES
+from stretto_core.model.spilling import in_words_of, worth
 
 SHRINK_GAIN_MIN = 0.1
 """Least share of the servers' memory that is worth a change (taste)."""
@@ -26,6 +28,7 @@ def note_forecast(job: JobState, event: OomForecast) -> None:
         wanted = high  # a maximum need not be a whole number of steps
     job.ps_memory_bytes = wanted if event.action == "grow" else 0
     job.shrink_to_bytes = wanted if event.action == "shrink" else 0
+    job.spill = next((way for way in event.remedies if way.kind == "spill"), None)
 
 
 def grow(context: StepContext, now: float) -> list[Answer]:
@@ -38,7 +41,7 @@ def grow(context: StepContext, now: float) -> list[Answer]:
 
 
 def _grow(context: StepContext, job: JobState, plan: Plan, now: float) -> list[Answer]:
-    """Give every PS more memory or, above the limit of one PS, the job more PSes.
+    """Give every PS more memory or, above the limit of one PS, the job more PSes; or neither, if spilling is cheaper.
 
     There is no hysteresis: a PS that runs out of memory is lost.
     """
@@ -52,18 +55,51 @@ def _grow(context: StepContext, job: JobState, plan: Plan, now: float) -> list[A
         job.ps_memory_bytes = 0
         context.register.touch(job.job)
         reason = f"the job's limits end at {high.ps} PSes of {high.ps_memory_bytes / GIB:.2f} GiB: raise them"
-        return context.refuse(job, "memory", plan, [forecast, reason])
+        return context.refuse(job, "memory", plan, [forecast, reason, *_meanwhile(job)])
+    if job.spill is not None and job.profile.spill == "auto" and worth(job.spill) <= job.profile.cost_per_hour(target):
+        return _spill(context, job, plan, target, job.spill, now)
     has, would_have, free = job.footprint(plan), job.footprint(target), context.free()
     limit_reasons = context.teams.limit_in_words(job, free)
     free = context.teams.room(job, free)
     if not larger(would_have, has).fits(free + has):
         reason = f"{in_words(free)} are free, {in_words(would_have - has)} are missing"
-        return context.refuse(job, "memory", target, [forecast, reason, *limit_reasons])
+        return context.refuse(job, "memory", target, [forecast, reason, *limit_reasons, *_meanwhile(job)])
     job.ps_memory_bytes = 0
     reasons = [forecast, "memory is decided at once: a PS that runs out loses more than any plan gains"]
     if target.ps > plan.ps:
         reasons.append(f"one PS may have {high.ps_memory_bytes / GIB:.2f} GiB: its buckets move to {target.ps} PSes")
     return [context.decide(job, "memory", target, reasons, now)]
+
+
+def _spill(context: StepContext, job: JobState, plan: Plan, more: Plan, way: Remedy, now: float) -> list[PlanDecided]:
+    """Let the servers evict rows instead: decided once, until another plan is."""
+    spilling, job.ps_memory_bytes = job.spilling, 0
+    context.register.touch(job.job)
+    if spilling:
+        return []
+    slow, cost = way.slowdown_interval, job.profile.cost_per_hour(plan)
+    left = job.throughput / (1 + way.slowdown)
+    predicted = Candidate(
+        id="spill",
+        plan=plan,
+        cost_per_hour=cost,
+        throughput=left,
+        throughput_interval=Interval(low=job.throughput / (1 + slow.high), high=job.throughput / (1 + slow.low)),
+        gain=left - job.throughput,
+        overhead_s=0.0,
+    )
+    dearer = job.profile.cost_per_hour(more) / way.cost_per_hour - 1
+    reasons = [
+        f"rows go to the servers' disks: {in_words_of(way)}",
+        f"{more.ps} PS of {more.ps_memory_bytes / GIB:.2f} GiB, which hold all rows, cost {dearer:.1%} more",
+    ]
+    decided = context.decide(job, "memory", plan, reasons, now, predicted if job.throughput else None)
+    job.spilling = True
+    return [replace(decided, reads_per_step=way.reads_per_step)]
+
+
+def _meanwhile(job: JobState) -> list[str]:
+    return [f"meanwhile rows go to the servers' disks: {in_words_of(job.spill)}"] if job.spill is not None else []
 
 
 def shrink(context: StepContext, now: float) -> list[Answer]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from stretto_messages.arbiter import PlanRefused
 from stretto_messages.base import DEFAULT_TEAM
 from stretto_messages.planner import CandidatesComputed, DataWorkersProposed, PlanProposed
-from stretto_messages.values import NOTHING, Plan, PlanKind, Resources, larger, total
+from stretto_messages.values import NOTHING, Plan, PlanKind, Remedy, Resources, larger, total
 
 from stretto_core.arbiter.selection import OBJECTIVE, RHO, Objective
 from stretto_core.arbiter.worth import same_shape
@@ -75,6 +75,7 @@ class JobState:
     since when the job has ended and waits only for its pods to go. ``replacing``: the parameter server that an
     additional one, beyond the plan, is to replace. ``unplaced``: the plan's pods that wait for room, by name.
     ``ps_memory_bytes`` and ``shrink_to_bytes``: the forecast's need of each PS if it is more, or less, than the plan's.
+    ``spill``: what spilling would cost by the forecast. ``spilling``: it was decided under the present plan.
 
     ``data``: data workers beyond the plan. They are no part of what the job holds: plans are decided as if there were
     none. ``data_told``: their number by the last decision, ``data_version``; an ended job has none, and is told
@@ -111,6 +112,8 @@ class JobState:
     data_pinned: int | None = None
     data_limit: int | None = None
     data_limited_s: float = 0.0
+    spill: Remedy | None = None
+    spilling: bool = False
 
     @property
     def data_wanted(self) -> int:
@@ -194,7 +197,7 @@ class JobState:
         request = self.proposal if self.requested and kind != "requested" else None
         if request is not None and self.plan is not None and plan.ps > self.plan.ps:
             request = replace(request, plan=replace(request.plan, ps=max(request.plan.ps, plan.ps)))
-        self.proposal, self.refused, self.candidates = request, None, None
+        self.proposal, self.refused, self.candidates, self.spilling = request, None, None, False
 
     def had_before(self, plan: Plan) -> bool:
         """Return True if the job ran with these counts and cores; memory is not compared."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from stretto_messages.base import DEFAULT_TEAM, GIB, InvalidValue
 from stretto_messages.values import (
@@ -49,10 +50,12 @@ class Prices:
     memory_gib_hour: float = 0.005
     extended_hour: dict[str, float] = field(default_factory=dict[str, float])
     """Prices of one unit of extended resources, by name; others cost nothing."""
+    disk_gib_hour: float = 0.0
 
     def __post_init__(self) -> None:
         require("cpu_core_hour", self.cpu_core_hour, 0.0)
         require("memory_gib_hour", self.memory_gib_hour, 0.0)
+        require("disk_gib_hour", self.disk_gib_hour, 0.0)
         for name, price in self.extended_hour.items():
             require(f"extended_hour.{name}", price, 0.0)
         if self.cpu_core_hour == 0 and self.memory_gib_hour == 0:
@@ -62,6 +65,10 @@ class Prices:
         """RC(A) = sum a_r x Money(a_r) (Eq. 7), in the currency of the prices per hour."""
         cost = amount.cpu_cores * self.cpu_core_hour + amount.memory_bytes / GIB * self.memory_gib_hour
         return cost + self.of_extended(amount.extended) if amount.extended else cost
+
+    def of_disk(self, size_bytes: int) -> float:
+        """Return the cost per hour of so much of pods' disks."""
+        return size_bytes / GIB * self.disk_gib_hour
 
     def of_extended(self, counts: Extended) -> float:
         """Return the part of the cost per hour that extended resources cause."""
@@ -88,6 +95,9 @@ class DataWorkerLimits:
 
 NO_DATA_WORKERS = DataWorkerLimits()
 
+SpillPolicy = Literal["never", "emergency", "auto"]
+"""When rows may go to a server's disk: never, if it would run out of memory, or also where that is cheaper."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
@@ -96,7 +106,8 @@ class JobProfile:
     ``samples`` counts all epochs. ``metadata`` is what warm start compares: numbers and short strings.
     ``weight`` is the job's priority, a positive factor (1 = ordinary). ``fixed`` keeps the initial plan, whatever the
     throughput; memory is watched over all the same. ``deadline_s`` counts from the submission. ``extended``: what every
-    pod has beside the cores and the memory of its plan. ``data``: the job's data workers.
+    pod has beside the cores and the memory of its plan. ``data``: the job's data workers. ``spill``: when rows may go
+    to the servers' disks, on each at most ``spill_limit_bytes``; None: what is free.
     """
 
     batch_size: int
@@ -110,6 +121,8 @@ class JobProfile:
     deadline_s: float | None = None
     extended: ExtendedPerPod = NO_EXTENDED
     data: DataWorkerLimits = NO_DATA_WORKERS
+    spill: SpillPolicy = "emergency"
+    spill_limit_bytes: int | None = None
 
     def __post_init__(self) -> None:
         require("batch_size", self.batch_size, 1)

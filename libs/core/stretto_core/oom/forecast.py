@@ -12,6 +12,7 @@ any equal time lately, whatever the fit: a burst, or the end of a lull, is in no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -19,6 +20,8 @@ from stretto_messages.values import Interval, PsForecast
 
 from stretto_core.oom.growth import CategoryForecast, Estimate
 from stretto_core.oom.usage import RowCost, ServerUsage, bytes_at, share_of_growth
+
+MemoryLaw = Callable[[ServerUsage, Estimate, RowCost], Estimate]
 
 HORIZONS = 24
 """Horizons at which the forecast is evaluated, evenly spaced to the end. Taste."""
@@ -66,8 +69,12 @@ def forecast(
     samples_per_s: float,
     lead: Lead,
     max_bytes: int,
+    law: MemoryLaw = bytes_at,
 ) -> MemoryForecast:
-    """Forecast to ``samples_end``. One server cannot have more than ``max_bytes``: beyond, buckets have to move."""
+    """Forecast to ``samples_end``. One server cannot have more than ``max_bytes``: beyond, buckets have to move.
+
+    ``law``: that of a server with all its rows in memory, or of one that evicts rows.
+    """
     known = {pod: server for pod, server in servers.items() if server.points}
     peers = list(known.values())
     now, left = growth.samples, max(0, samples_end - growth.samples)
@@ -81,7 +88,7 @@ def forecast(
     totals[at_resized] = growth.with_burst(totals[at_resized], soon)
     shares = {pod: share_of_growth(server, peers) for pod, server in known.items()}
     paths = {
-        pod: [bytes_at(server, _part(total, growth.categories, shares[pod]), cost) for total in totals]
+        pod: [law(server, _part(total, growth.categories, shares[pod]), cost) for total in totals]
         for pod, server in known.items()
     }
     worst = [_fullest(paths, step) for step in range(len(grid))]
@@ -146,8 +153,11 @@ def _server_forecast(
 
 
 def _crossing(server: ServerUsage, path: list[Estimate], grid: list[float], now: int) -> float | None:
-    """Return the samples at which the expected memory reaches the limit, interpolated; None: not before the end."""
-    if server.limit_bytes <= 0:
+    """Return the samples at which the expected memory reaches the limit, interpolated; None: not before the end.
+
+    A server that evicts rows does not reach it.
+    """
+    if server.limit_bytes <= 0 or server.cold_rows:
         return None
     before, samples = float(server.used_bytes), float(now)
     if before >= server.limit_bytes:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 from stretto_messages.actuator import JobFailed, PlanApplied, PodExited, PodResized
@@ -11,13 +13,16 @@ from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.oom import OomForecast
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import PsForecast, PsProfile
+from stretto_messages.values import PsForecast, PsProfile, Remedy
 
 from stretto_core.machine import Action, Emit
+from stretto_core.model.spilling import cheapest, in_words_of
+from stretto_core.model.types import JobProfile
 from stretto_core.oom.forecast import Lead, MemoryForecast, forecast
 from stretto_core.oom.growth import GrowthLaw, add_point, fit_growth
+from stretto_core.oom.remedies import remedies
 from stretto_core.oom.state import JobOpened, WatchSettings, WatchState
-from stretto_core.oom.usage import ServerUsage, UsagePoint, row_cost
+from stretto_core.oom.usage import RowCost, ServerUsage, UsagePoint, row_cost, spilled_bytes_at
 
 AFTER_KILL = 1.5
 """Factor on the limit at which a server was killed, requested because its need was not measured. Taste."""
@@ -140,10 +145,27 @@ class OomMachine:
             return []
         cost = row_cost(list(state.servers.values()))
         lead = Lead(self.settings.lead_s, self.settings.move_lead_s)
-        found = forecast(state.servers, growth, cost, state.samples_total, state.samples_per_s, lead, opened.max_bytes)
-        return self._publish(self._decide(event.job, found, opened, now), now)
+        known = (state.servers, growth, cost, state.samples_total, state.samples_per_s, lead, opened.max_bytes)
+        found = forecast(*known)
+        ways = self._remedies(event, found, opened, cost)
+        spills = _spills(event, opened.profile, ways)
+        if spills:
+            found = forecast(*known, spilled_bytes_at)
+        return self._publish(replace(self._decide(event.job, found, opened, now, spills), remedies=ways), now)
 
-    def _decide(self, job: str, found: MemoryForecast, opened: JobOpened, now: float) -> OomForecast:
+    def _remedies(
+        self, event: ProfileMeasured, found: MemoryForecast, opened: JobOpened, cost: RowCost
+    ) -> tuple[Remedy, ...]:
+        """Return what may be done for servers that may not fit or have rows on their disks; empty for others."""
+        if opened.profile is None or not (found.crosses or any(measured.cold_rows for measured in event.ps)):
+            return ()
+        fullest = max(found.servers, key=lambda server: server.at_end_bytes)
+        need_bytes = max(found.recommended_bytes, fullest.limit_bytes)
+        return remedies(self.state.servers[fullest.pod], need_bytes, cost, event, fullest.pod, opened.profile)
+
+    def _decide(
+        self, job: str, found: MemoryForecast, opened: JobOpened, now: float, spills: Remedy | None
+    ) -> OomForecast:
         state, settings = self.state, self.settings
         limit = min((server.limit_bytes for server in found.servers if server.limit_bytes), default=0)
         least = max(opened.min_bytes, state.killed_bytes)
@@ -153,7 +175,7 @@ class OomMachine:
         left = state.samples_total - state.samples_done
         horizon_s = left / state.samples_per_s if state.samples_per_s > 0 else 0.0
         gain = settings.shrink_gain_final if found.reaches_end else settings.shrink_gain
-        roomy = not found.crosses and enough <= (1 - gain) * limit
+        roomy = not found.crosses and enough <= (1 - gain) * limit and spills is None
         if found.crosses:
             state.roomy_since_s = None
         elif roomy and state.roomy_since_s is None:
@@ -162,10 +184,12 @@ class OomMachine:
         # without urgency a change has to be final, or large
         worth = found.reaches_end or wanted >= NOT_FINAL * limit
         if limit and wanted > limit and (urgent or (found.crosses and worth)):
-            action, reason = "grow", _why_grow(found, fullest, opened)
+            action, reason = "grow", _why_grow(found, fullest, opened, state.servers[fullest.pod].cold_rows)
         elif roomy and state.roomy_since_s is not None and now - state.roomy_since_s >= settings.shrink_patience_s:
             action, reason = "shrink", f"{_gib(enough)} is enough to the end, {_gib(limit)} is the limit"
             wanted = enough
+        elif spills is not None:
+            reason = f"{fullest.pod} keeps rows on its disk, as more memory costs more: {in_words_of(spills)}"
         elif found.crosses:
             reason = f"{fullest.pod} may pass its limit of {_gib(fullest.limit_bytes)} before the end, but not soon"
         else:
@@ -200,12 +224,25 @@ class OomMachine:
 
 
 def _usage(server: PsProfile) -> UsagePoint:
-    return UsagePoint(server.categories, server.memory_used_bytes, server.table_bytes, server.row_bytes)
+    used, tables = server.memory_used_bytes, server.table_bytes
+    return UsagePoint(server.categories, used, tables, server.row_bytes, server.cold_rows)
 
 
-def _why_grow(found: MemoryForecast, fullest: PsForecast, opened: JobOpened) -> str:
+def _spills(event: ProfileMeasured, job: JobProfile | None, ways: Sequence[Remedy]) -> Remedy | None:
+    """Return the remedy of a job that is to evict rows rather than get memory, once it does so."""
+    if job is None or job.spill != "auto" or not any(measured.cold_rows for measured in event.ps):
+        return None
+    best = cheapest(ways)
+    return best if best is not None and best.kind == "spill" else None
+
+
+def _why_grow(found: MemoryForecast, fullest: PsForecast, opened: JobOpened, cold_rows: int) -> str:
     crossing = [server for server in found.servers if server.oom_in_s is not None]
-    if crossing:
+    if cold_rows:
+        when = (
+            f"{fullest.pod} has {cold_rows:,} rows on its disk: its limit of {_gib(fullest.limit_bytes)} is too small"
+        )
+    elif crossing:
         first = min(crossing, key=lambda server: server.oom_in_s or 0.0)
         when = f"{first.pod} reaches its limit of {_gib(first.limit_bytes)} in about {first.oom_in_s:.0f} s"
     else:

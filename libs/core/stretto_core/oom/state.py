@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from stretto_core.machine import ValueRefused
+from stretto_core.model.types import JobProfile
 from stretto_core.oom.growth import GrowthPoint
 from stretto_core.oom.usage import ServerUsage
 
@@ -20,6 +21,8 @@ class JobOpened:
     samples_total: int
     min_bytes: int
     max_bytes: int
+    profile: JobProfile | None = None
+    """What remedies are priced by; None: the job began before there were any."""
 
 
 @dataclass(frozen=True, slots=True)

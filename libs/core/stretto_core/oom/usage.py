@@ -20,6 +20,7 @@ import math
 from dataclasses import dataclass, field
 from statistics import median, pstdev
 
+from stretto_core.model.spilling import COLD_ROW_BYTES, HOT_FILL
 from stretto_core.oom.growth import Z_90, Estimate
 
 POINTS_MAX = 40
@@ -42,6 +43,13 @@ class UsagePoint:
     used_bytes: int
     table_bytes: int
     row_bytes: float
+    cold_rows: int = 0
+    """Rows on the server's disk."""
+
+    @property
+    def cold_bytes(self) -> float:
+        """Bytes by which cold rows would need more memory if they were hot."""
+        return self.cold_rows * max(0.0, self.row_bytes - COLD_ROW_BYTES)
 
     @property
     def base_bytes(self) -> int:
@@ -67,6 +75,11 @@ class ServerUsage:
     @property
     def rows(self) -> int:
         return self.points[-1].rows if self.points else 0
+
+    @property
+    def cold_rows(self) -> int:
+        """Rows on its disk at the last measurement."""
+        return self.points[-1].cold_rows if self.points else 0
 
     @property
     def used_bytes(self) -> int:
@@ -140,11 +153,12 @@ def share_of_growth(server: ServerUsage, servers: list[ServerUsage]) -> float:
 
 
 def bytes_at(server: ServerUsage, new_rows: Estimate, cost: RowCost) -> Estimate:
-    """Return the memory of a server after ``new_rows`` more, with its 90 % interval.
+    """Return the memory of a server with all rows after ``new_rows`` more, with its 90 % interval.
 
-    The base is the median of the last three readings.
+    Rows on its disk count as if they were in memory. The base is the median of the last three readings.
     """
-    now = median(point.base_bytes for point in server.points[-3:]) + server.points[-1].table_bytes
+    last = server.points[-1]
+    now = median(point.base_bytes for point in server.points[-3:]) + last.table_bytes + last.cold_bytes
 
     def noise(rows: float) -> float:
         return Z_90 * math.hypot(cost.level_sd_bytes, cost.index_sd_bytes * (server.rows + rows))
@@ -155,3 +169,18 @@ def bytes_at(server: ServerUsage, new_rows: Estimate, cost: RowCost) -> Estimate
         now + cost.bytes * new_rows.mean,
         now + (cost.bytes + z_cost) * new_rows.high + noise(new_rows.high),
     )
+
+
+def spilled_bytes_at(server: ServerUsage, new_rows: Estimate, cost: RowCost) -> Estimate:
+    """Return the memory of a server that goes on evicting rows: what it has, unless cold rows alone come to need more.
+
+    Their entries and index take at most HOT_FILL of the limit, and of the hot rows hardly one is left then.
+    """
+    last = server.points[-1]
+    all_hot = bytes_at(server, Estimate(0.0, 0.0, 0.0), cost)
+    rest = last.rows * max(0.0, last.row_bytes - COLD_ROW_BYTES)
+
+    def at(now: float, rows: float) -> float:
+        return max(float(last.used_bytes), (now - rest + COLD_ROW_BYTES * rows) / HOT_FILL)
+
+    return Estimate(at(all_hot.low, new_rows.low), at(all_hot.mean, new_rows.mean), at(all_hot.high, new_rows.high))

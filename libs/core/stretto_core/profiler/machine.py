@@ -24,7 +24,7 @@ from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.pods import DataWorkerReported, PsReported, WorkerReported
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import Plan, PsProfile, WorkerProfile
+from stretto_messages.values import MISS_POINTS, Plan, PsProfile, WorkerProfile
 
 from stretto_core.machine import Action, Emit
 from stretto_core.profiler.peers import ClosedWindow, Detector, cusum
@@ -43,8 +43,10 @@ from stretto_core.profiler.window import (
     add_worker,
     feed_profile,
     median_times,
+    miss_ratios,
     prepared_elsewhere,
     ps_profile,
+    spill_fault,
     worker_profile,
 )
 
@@ -199,7 +201,12 @@ class ProfilerMachine:
             return []
         if report.updates and report.update_time_s <= 0:
             raise ImpossibleTelemetry("update_time_s", report.update_time_s, "positive when updates were done")
+        if report.cold_rows > report.categories:
+            raise ImpossibleTelemetry("cold_rows", report.cold_rows, f"at most its {report.categories} categories")
+        if len(report.miss_ratios) not in (0, MISS_POINTS):
+            raise ImpossibleTelemetry("miss_ratios", len(report.miss_ratios), f"{MISS_POINTS} of them, or none")
         self._remember(window, report)
+        window.told = report
         window.categories, window.buckets = report.categories, report.buckets
         window.row_bytes, window.table_bytes = report.row_bytes, report.table_bytes
         add_ps(window.sums, report)
@@ -309,6 +316,8 @@ class ProfilerMachine:
             categories=sum(server.categories for server in servers),
             settled=settled,
             prepared_elsewhere=prepared_elsewhere(window for _, window in active),
+            miss_ratios=miss_ratios([window for _, window in self._reporting("ps")]),
+            spill_fault=spill_fault(self._reporting("ps")),
             feed=feed_profile([window for _, window in active], [window for _, window in self._reporting("data")]),
             workers=_evenly(workers),
             ps=_evenly(servers),

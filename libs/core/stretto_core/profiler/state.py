@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stretto_messages.pods import PsReported
 from stretto_messages.values import Plan
 
 from stretto_core.machine import CoreError
@@ -82,6 +83,8 @@ class WindowSums:
     prepared_elsewhere: float = 0.0
     batches: int = 0
     """Batches that a data worker prepared, in ``busy_s`` of its lanes."""
+    rows_pulled: int = 0
+    rows_read: int = 0
 
 
 @dataclass(slots=True)
@@ -103,6 +106,8 @@ class PodWindow:
     row_bytes: float = 0.0
     table_bytes: int = 0
     buckets: int = 0
+    told: PsReported | None = None
+    """The last report of a parameter server, for what it tells of its disk."""
     cpu_limit_cores: float = 0.0
     memory_used_bytes: int = 0
     memory_limit_bytes: int = 0

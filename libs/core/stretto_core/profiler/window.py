@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from statistics import median
 
-from stretto_messages.base import RATE_MAX
+from stretto_messages.base import RATE_MAX, bounded
 from stretto_messages.pods import DataWorkerReported, PsReported, WorkerReported
-from stretto_messages.values import FeedProfile, PsProfile, StepTimes, WorkerProfile
+from stretto_messages.values import MISS_POINTS, FeedProfile, PsProfile, StepTimes, WorkerProfile
 
 from stretto_core.profiler.state import PodWindow, WindowSums
 
@@ -18,6 +18,8 @@ def add_ps(sums: WindowSums, report: PsReported) -> None:
     sums.cpu_core_s += report.cpu_used_cores * report.window_s
     sums.count += report.updates
     sums.busy_s += report.updates * report.update_time_s
+    sums.rows_pulled += report.rows_pulled
+    sums.rows_read += report.rows_read
 
 
 def add_worker(sums: WindowSums, report: WorkerReported, samples: int) -> None:
@@ -70,7 +72,34 @@ def ps_profile(pod: str, window: PodWindow) -> PsProfile:
         table_bytes=window.table_bytes,
         buckets=window.buckets,
         update_time_s=sums.busy_s / sums.count if sums.count else 0.0,
+        cold_rows=window.told.cold_rows if window.told else 0,
+        log_bytes=window.told.log_bytes if window.told else 0,
+        disk_free_bytes=window.told.disk_free_bytes if window.told else 0,
+        rows_pulled=sums.rows_pulled,
+        rows_read=sums.rows_read,
+        disk_reads_per_s=window.told.disk_reads_per_s if window.told else 0.0,
     )
+
+
+def miss_ratios(servers: Sequence[PodWindow]) -> tuple[float, ...]:
+    """Return the mean curve of those servers that tell one, each by the rows that were pulled from it.
+
+    A message has one curve and not one of each of 400 servers, which would not fit into it. Their keys are hashed, so
+    their curves are alike. A row's share is rounded to a ten thousandth.
+    """
+    told = [(window.told.miss_ratios, window.sums.rows_pulled) for window in servers if window.told]
+    known = [(curve, pulled) for curve, pulled in told if curve and pulled]
+    total = sum(pulled for _, pulled in known)
+    return tuple(
+        round(sum(curve[point] * pulled for curve, pulled in known) / total, 4)
+        for point in range(MISS_POINTS if known else 0)
+    )
+
+
+def spill_fault(servers: Sequence[tuple[str, PodWindow]]) -> str:
+    """Return the first server that cannot evict rows, and why; "" if none says so."""
+    faults = (f"{pod}: {window.told.spill_fault}" for pod, window in servers if window.told and window.told.spill_fault)
+    return bounded(next(faults, ""))
 
 
 def prepared_elsewhere(windows: Iterable[PodWindow]) -> float:

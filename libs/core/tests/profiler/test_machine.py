@@ -383,6 +383,36 @@ def test_a_server_that_updates_in_no_time_is_refused_and_a_repeated_report_is_no
     assert asdict(job.machine.state) == before
 
 
+def test_what_servers_tell_of_their_disks_is_in_the_profile() -> None:
+    """Counts of the window and the rest as it is at its end; one curve, in which a server counts by its pulls."""
+    job = Job()
+    job.seconds(1)
+    for _ in range(6):
+        job.now += 1
+        job.tell(job.worker("worker-0", steps_total=20 + job.steps["worker-0"]))
+        job.steps["worker-0"] += 20
+        job.tell(
+            job.server("ps-0", cold_rows=2000, log_bytes=4096, rows_pulled=300, rows_read=20, miss_ratios=(0.4,) * 16)
+        )
+        job.tell(job.server("ps-1", rows_pulled=100, miss_ratios=(0.0,) * 16, spill_fault="No space left on device"))
+    profile = job.told(ProfileMeasured)[0]
+    first, second = profile.ps
+    assert (first.cold_rows, first.log_bytes, second.cold_rows) == (2000, 4096, 0)
+    assert first.rows_pulled == 3 * second.rows_pulled == 15 * first.rows_read > 0
+    assert profile.miss_ratios == (0.3,) * 16
+    assert profile.spill_fault == "ps-1: No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("more", "field"), [({"cold_rows": 5001}, "cold_rows"), ({"miss_ratios": (0.5,) * 15}, "miss_ratios")]
+)
+def test_what_no_server_can_have_on_its_disk_is_refused(more: dict[str, Any], field: str) -> None:
+    job = Job()
+    job.now += 1
+    with pytest.raises(ImpossibleTelemetry, match=field):
+        job.tell(job.server("ps-0", **more))
+
+
 def test_a_resized_pod_has_its_new_limits_from_then_on() -> None:
     job = Job()
     job.tell(replace(example_of(PodResized), job="j", pod="ps-0", cpu_cores=3.0))

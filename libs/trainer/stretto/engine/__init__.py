@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .pulling import Pulled
     from .routing import owners
     from .server import ParameterServer
+    from .spilling import Spill
 
 __all__ = [
     "FINISHED",
@@ -42,6 +43,7 @@ __all__ = [
     "Pulled",
     "PushResult",
     "ServerStats",
+    "Spill",
     "Table",
     "WorkerSeen",
     "export_image",
@@ -83,6 +85,7 @@ _HOMES = {
     ),
     ".link": ("Access",),
     ".locked_store": ("LockedStore",),
+    ".spilling": ("Spill",),
     ".migration": (
         "MoveStep",
         "move",

@@ -24,7 +24,7 @@ from . import codec, protocol
 from .layout import F32, I64, Bools, KeyBatch, Layout
 from .link import Access
 from .protocol import Gradients, Kind
-from .pulling import Pulled, Pulls, chosen_of
+from .pulling import Pulled, Puller, chosen_of
 from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Route, Routes
 from .transfer import EXACT, Debt, Transfer, Wire
 
@@ -79,7 +79,7 @@ class Parameters:
         self.worker = worker
         self._patience_s = patience_s
         self._routes = Routes(layout, access, refresh_servers, timeout_s, patience_s)
-        self._pulls = Pulls(layout, self._routes, wire or Wire())
+        self._puller = Puller(layout, self._routes, wire or Wire())
         self.connect(servers, wait=True)
 
     def connect(self, servers: dict[int, str], *, wait: bool = False) -> None:
@@ -130,26 +130,26 @@ class Parameters:
 
         Values are rounded, and unless `is_fresh` the dense vector is that of an earlier such pull, as `wire` says.
         """
-        return self._pulls.begin(keys, is_fresh)
+        return self._puller.begin(keys, is_fresh)
 
     def pull(self, keys: KeyBatch) -> Pulled:
         """Read the current rows of the keys and the whole dense vector, as the servers have them.
 
         Raises ServerLost, OwnershipUnknown.
         """
-        return self._pulls.pull(keys, EXACT)
+        return self._puller.pull(keys, EXACT)
 
     @property
     def has_cold_rows(self) -> bool:
         """Return whether a server told in the last pull of training that it has rows outside its memory."""
-        return bool(self._pulls.cold)
+        return bool(self._puller.cold)
 
     def hint(self, keys: KeyBatch) -> None:
         """Name the rows of a batch to come to servers with cold rows, which read theirs meanwhile.
 
         Nothing waits for it, and no value depends on it: where servers are behind, or do not answer, it is dropped.
         """
-        self._pulls.hint(keys)
+        self._puller.hint(keys)
 
     # --- push ---------------------------------------------------------------------------------------------
 
@@ -291,7 +291,7 @@ class Parameters:
         self._routes.ask({server: (part.link, Kind.CALL, parts) for server, part in route.parts.items()})
 
     def close(self) -> None:
-        self._pulls.close()
+        self._puller.close()
         self._routes.close()
 
 

@@ -27,9 +27,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS, SLICES
-from stretto_parameters import InputRefused, Own, Progress, RawBucket, RawSlices, StoreFull
+from stretto_parameters import InputRefused, LogFull, Own, Progress, RawBucket, RawSlices, StoreFull
 from stretto_parameters.checksums import of_block
 from stretto_parameters.parts import INDEX_BYTES_MAX
+from stretto_parameters.tiers import Filling
 
 from ..errors import CheckpointError
 from .client import FINISHED
@@ -221,6 +222,7 @@ def _export_bucket(
     Return (seconds under the lock, True if it is whole).
     """
     blocks.settle()
+    lacking: list[tuple[str, Bytes, Filling]] = []
     with store.turn.shared():
         begun = time.perf_counter()
         raw = store.unlocked
@@ -232,9 +234,16 @@ def _export_bucket(
             to = blocks.room(of_keys, 8 * rows, "<u8", (rows,))
             blocks.entries[of_keys]["checksum"] = raw.copy_keys(bucket, table, to, chosen)
             to = blocks.room(of_rows, rows * row_bytes, "<f4", (rows, row_bytes // 4))
-            blocks.entries[of_rows]["checksum"] = raw.copy_rows(bucket, table, to, chosen)
+            copied = raw.copy_rows(bucket, table, to, chosen)
+            if isinstance(copied, Filling):
+                lacking.append((of_rows, to, copied))
+            else:
+                blocks.entries[of_rows]["checksum"] = copied
         at = raw.records.progress(progress.known_finished)
         held_s = time.perf_counter() - begun
+    for name, to, filling in lacking:  # no push waits for the disk
+        filling.fill()
+        blocks.entries[name]["checksum"] = of_block(to)
     progress.add([bucket], at)
     return held_s, is_whole
 
@@ -297,16 +306,21 @@ def loaded_bytes(images: Sequence[PsImage], columns: Iterable[int]) -> int:
 
     A row that changed is counted in each image that has it.
     """
-    wanted, total = set(columns), 0.0
+    known = [image for image in images if image.layout != UNKNOWN]
+    if not known:
+        return 0
+    layout, rows = known[0].layout, _loaded_rows(known, columns)
+    return int(sum(count * (layout.row_bytes(table) + INDEX_BYTES_MAX) for table, count in enumerate(rows)))
+
+
+def _loaded_rows(images: Sequence[PsImage], columns: Iterable[int]) -> list[int]:
+    """Return the rows of `columns` by table; a row that changed is counted in each image that has it."""
+    wanted, rows = set(columns), np.zeros(max((len(image.layout.tables) for image in images), default=0), np.int64)
     for image in images:
-        layout = image.layout
-        row_bytes = [layout.row_bytes(table) + INDEX_BYTES_MAX for table in range(len(layout.tables))]
         for bucket in wanted.intersection(c for c in image.columns if c < BUCKETS):
-            for link in image.links(bucket):
-                blocks = link.manifest["blocks"]
-                rows = [blocks[_names(bucket, table)[0]]["shape"][0] for table in range(len(row_bytes))]
-                total += sum(count * each for count, each in zip(rows, row_bytes, strict=True))
-    return int(total)
+            for table in range(len(image.layout.tables)):
+                rows[table] += count_rows(image, bucket, table)
+    return rows.tolist()
 
 
 def load_image(store: LockedStore, images: Sequence[PsImage], columns: Iterable[int]) -> None:
@@ -322,10 +336,15 @@ def load_image(store: LockedStore, images: Sequence[PsImage], columns: Iterable[
     _adopt(store, images)
     with store.turn.alone():
         store.unlocked.clear(wanted)  # a column that was here once left its slice and its progress behind
+    if store.unlocked.tiers is not None:
+        store.unlocked.tiers.expect(_loaded_rows(images, wanted))
     try:
         _load_columns(store, images, holder, wanted)
-    except (InputRefused, StoreFull) as error:
+    except (InputRefused, StoreFull, LogFull) as error:
         raise CheckpointError(f"the checkpoint does not fit into ps-{store.server}: {error}") from error
+    finally:
+        if store.unlocked.tiers is not None:
+            store.unlocked.tiers.expect([])
     everywhere, shards, offsets, dense_samples = _join_progress(holder)
     finished = (offsets == FINISHED).all(axis=1)
     records = np.zeros((len(shards), COLUMNS + 2), np.int64)

@@ -14,10 +14,11 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
-from stretto_parameters import Code, InputRefused, Own, Progress, Pulled, Push, Store
+from stretto_parameters import Code, InputRefused, Own, Progress, Pulled, Push, RawBucket, RowsAsleep, Store
 
 from .codec import ServerStats, WorkerSeen
 from .layout import I64, U64, Layout
+from .spilling import Pulls, Spill, awake, wake
 from .turns import SharedLock, Turn
 
 Clock = Callable[[], float]
@@ -57,9 +58,14 @@ class LockedStore:
         memory_bytes_max: int,
         clock: Clock = time.monotonic,
         *,
+        spill: Spill | None = None,
         emptied: tuple[Store, SharedLock] | None = None,
     ) -> None:
-        """Begin a life with an empty store. emptied: store and lock of the life before, to go on with."""
+        """Begin a life with an empty store.
+
+        spill: where rows go that find no room in memory; None: nowhere. emptied: store and lock of the life before, to
+        go on with.
+        """
         self.server = index
         self._memory_bytes_max = memory_bytes_max
         self._clock = clock
@@ -67,6 +73,10 @@ class LockedStore:
         """The store itself, for code that holds `turn`."""
         self.turn = Turn(lock)
         """The lock, for code of this process that reads or changes much at one instant."""
+        self._spill = spill
+        self.spill_fault = spill.prepare(self.unlocked) if spill else ""
+        """Why rows that find no room in memory cannot go to the disk; "" if they can, or may not."""
+        self.pulls = Pulls() if spill else None
         self._lineage = 0
         self._update_s = 0.0
 
@@ -79,7 +89,9 @@ class LockedStore:
             self.unlocked.reset()
             self.turn.end()
             kept = self.unlocked, self.turn.lock
-        return LockedStore(self.server, self.layout, self._memory_bytes_max, self._clock, emptied=kept)
+        return LockedStore(
+            self.server, self.layout, self._memory_bytes_max, self._clock, spill=self._spill, emptied=kept
+        )
 
     @property
     def layout(self) -> Layout:
@@ -108,31 +120,49 @@ class LockedStore:
             for state in (Own.MINE, Own.FROZEN):
                 store.set_own(np.flatnonzero(self.unlocked.own() == state), state)
             store.records = self.unlocked.records
+            self.spill_fault = self._spill.prepare(store) if self._spill else ""
             self.unlocked = store
 
     # --- training -----------------------------------------------------------------------------------------
 
     def pull(self, keys: Sequence[U64], slices: I64) -> Pulled:
-        """Return the weights of keys, by table, and of slices."""
-        with self.turn.shared():
-            return self.unlocked.pull(keys, slices)
+        """Return the weights of keys, by table, and of slices. Raises LogDamaged."""
+        pulled = awake(self.turn, self._now, self.turn.shared, lambda store: store.pull(keys, slices))
+        if self.pulls is not None:
+            self.pulls.add(keys)
+        return pulled
 
     def push(self, push: Push) -> tuple[Code, int, int, I64]:
-        """Apply one batch exactly once; return (code, columns applied, microseconds with the queue, own)."""
+        """Apply one batch exactly once; return (code, columns applied, microseconds with the queue, own).
+
+        Raises LogDamaged.
+        """
         begun = self._clock()
-        with self.turn.alone():
-            answer = self.unlocked.push(push, int(begun * 1e6))
+
+        def apply(store: Store) -> tuple[Code, int, int, I64]:
+            answer = store.push(push, int(begun * 1e6))
             spent_s = self._clock() - begun
             if answer.code is Code.APPLIED:
                 self._update_s += spent_s
             return answer.code, answer.applied, int(spent_s * 1e6), answer.own
 
+        return awake(self.turn, self._now, self.turn.alone, apply)
+
     def hint(self, keys: Sequence[U64]) -> None:
-        """Note keys whose rows will be pulled soon. It changes no value: every row is in memory so far."""
+        """Wake the rows of a batch that comes, by table; no number changes by that. Raises LogDamaged."""
+        try:
+            with self.turn.shared():
+                self.unlocked.look_for(keys)
+        except RowsAsleep as asleep:
+            wake(self.turn, self._now, asleep)
 
     def cold_rows(self) -> int:
-        """Return the rows that are not in memory."""
-        return 0
+        """Return the number of rows on the disk."""
+        tiers = self.unlocked.tiers
+        return tiers.counts().cold_rows if tiers is not None else 0
+
+    def _now(self) -> Store:
+        return self.unlocked
 
     seed = _under(Turn.alone, Store.seed)
     progress = _under(Turn.alone, Store.progress)
@@ -211,11 +241,20 @@ class LockedStore:
 
     next_epoch = _under(Turn.alone, Store.next_epoch)
     export_bucket = _under(Turn.shared, Store.export_bucket)
-    export_range = _under(Turn.shared, Store.export_range)
     import_bucket = _under(Turn.alone, Store.import_bucket)
     drop_bucket = _under(Turn.alone, Store.drop_bucket)
     export_slices = _under(Turn.shared, Store.export_slices)
     import_slices = _under(Turn.alone, Store.import_slices)
+
+    def export_range(
+        self, bucket: int, since_epoch: int = 0, table: int = 0, first: int = 0, bytes_max: int = 2**40
+    ) -> tuple[tuple[RawBucket, ...], int, int]:
+        """Copy a range of a bucket, as `Store.export_range`; its cold rows are read without the lock."""
+        with self.turn.shared():
+            found, at, begin, lacking = self.unlocked.begin_range(bucket, since_epoch, table, first, bytes_max)
+        for each in lacking:
+            each.fill()
+        return found, at, begin
 
     def known_layout(self) -> dict[str, Any] | None:
         """Return the layout as JSON-able values, None while nobody has given it."""

@@ -42,7 +42,7 @@ class Pulled:
     rows_seconds: float
 
 
-class Pulls:
+class Puller:
     """The pulls of one worker. Thread-safe, but `begin` and `hint` are of the thread that trains."""
 
     def __init__(self, layout: Layout, routes: Routes, wire: Wire) -> None:

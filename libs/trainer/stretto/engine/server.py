@@ -12,7 +12,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import psutil
-from stretto_parameters import InputRefused, Own, StoreFull
+from stretto_parameters import InputRefused, LogDamaged, Own, Store, StoreFull
 from stretto_plane import Key, Listener, Message, Peer, PlaneError
 
 from ..errors import LayoutError, ServerEmptied
@@ -20,6 +20,8 @@ from . import codec, protocol
 from .layout import UNKNOWN, Layout
 from .locked_store import LockedStore
 from .protocol import Kind
+from .spilling import Eviction, Spill
+from .turns import Turn
 
 log = logging.getLogger("stretto.engine")
 
@@ -40,7 +42,9 @@ class ParameterServer:
 
     index: the n of pod `ps-<n>`. address: "host:port" (port 0 takes any free one) or "unix:/path". layout: None where
     the first worker, another server or an image gives it. key: who has it may ask for everything; None: a fresh one,
-    for clients of this process (`key`). memory_bytes: the most memory that the pod may ever get.
+    for clients of this process (`key`). memory_bytes: the most memory that the pod may ever get. spill: where rows go
+    that find no room in memory; None: nowhere. on_damage: called with the reason when rows on the disk are lost; the
+    server should then end.
     """
 
     def __init__(
@@ -52,12 +56,15 @@ class ParameterServer:
         key: Key | None = None,
         encrypted: bool = False,
         memory_bytes: int = 0,
+        spill: Spill | None = None,
+        on_damage: Callable[[str], None] | None = None,
     ) -> None:
         self.index = index
+        self._on_damage = on_damage or log.error
         self.key = key or Key.random()
         self.encrypted = encrypted
         self._memory_bytes = memory_bytes or psutil.virtual_memory().total
-        self.store = LockedStore(index, layout or UNKNOWN, self._memory_bytes)
+        self.store = LockedStore(index, layout or UNKNOWN, self._memory_bytes, spill=spill)
         self._life = secrets.token_hex(8)
         self._lives = threading.Lock()
         self._of_peer: WeakKeyDictionary[Peer, tuple[LockedStore, str]] = WeakKeyDictionary()
@@ -74,6 +81,7 @@ class ParameterServer:
         except PlaneError as error:
             raise LayoutError(f"address {address!r} cannot be listened on: {error}") from error
         self.address = self._listener.address
+        self.eviction = Eviction(spill, self._tiered, self._on_damage) if spill else None
 
     @property
     def layout(self) -> Layout:
@@ -102,7 +110,12 @@ class ParameterServer:
 
     def close(self) -> None:
         """Stop listening, and end every connection."""
+        if self.eviction is not None:
+            self.eviction.close()
         self._listener.close()
+
+    def _tiered(self) -> tuple[Store, Turn]:
+        return self.store.unlocked, self.store.turn
 
     def _size_bytes_max(self) -> int:
         return self._memory_bytes if self.store.knows_layout else _UNKNOWN_BYTES_MAX
@@ -123,6 +136,9 @@ class ParameterServer:
             return Kind.REFUSED, [str(error).encode()]
         except (StoreFull, MemoryError) as error:
             log.warning("no room for a message of %s: %s", peer, error)
+            return Kind.FULL, [str(error).encode()]
+        except LogDamaged as error:
+            self._on_damage(str(error))
             return Kind.FULL, [str(error).encode()]
         except ServerEmptied as error:  # its connection ends in a moment
             return Kind.FULL, [str(error).encode()]

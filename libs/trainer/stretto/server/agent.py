@@ -41,8 +41,9 @@ from stretto_parameters import Applied
 
 from ..engine import LockedStore, ParameterServer, move
 from ..engine.layout import I64
-from ..errors import ImageDamaged, LayoutError, NoRoom, StrettoError
+from ..errors import ImageDamaged, LayoutError, NoRoom, PodError, StrettoError
 from ..pod.process import EXIT_OK, Pod, resident_bytes, run_pod
+from .cold_rows import ColdRows
 from .flash_checkpoint import Exports
 
 log = logging.getLogger("stretto.server")
@@ -61,7 +62,9 @@ class Agent:
         self._job = pod.settings.job
         self._cpu_cores, self._memory_bytes = pod.settings.cpu_cores, pod.settings.memory_bytes
         self._last_stats = (0, 0.0)
+        self._cold_rows = ColdRows(pod.settings, lambda: self._memory_bytes)
         self._report_next_s = 0.0
+        self._damage = ""
 
     def run(self) -> int:
         """Serve until asked to leave. The first worker, another server or an image gives the layout."""
@@ -71,6 +74,8 @@ class Agent:
             address=settings.plane_address,
             key=self._pod.access.key,
             encrypted=self._pod.access.encrypted,
+            spill=self._cold_rows.spill(),
+            on_damage=self._damaged,
         )
         self._emptied_version = 0
         self._emptying = threading.Lock()
@@ -93,7 +98,14 @@ class Agent:
         log.info("serving at %s", self._server.address)
         self._pod.leaving.wait()
         self._exports.close()
+        if self._damage:
+            raise PodError(self._damage)
         return EXIT_OK
+
+    def _damaged(self, reason: str) -> None:
+        """Leave as a killed server would: its rows are lost, and the job goes back to its last checkpoint."""
+        self._damage = self._damage or f"rows are lost: {reason}"
+        self._pod.leaving.set()
 
     @property
     def _store(self) -> LockedStore:
@@ -250,6 +262,7 @@ class Agent:
                 cpu_limit_cores=self._cpu_cores,
                 memory_used_bytes=used.memory_bytes,
                 memory_limit_bytes=self._memory_bytes,
+                **self._cold_rows.told(self._server),
             )
         )
         # if CPU is short, most of it belongs to the workers
@@ -341,7 +354,8 @@ class Imports:
             detail = f"its columns come from return {lineage} to a checkpoint, not from {request.lineage}"
             return ImportStateReply(job=self._job, accepted=False, damaged=True, detail=detail)
         self._store.set_lineage(request.lineage)
-        return self._load(request, missing, self._memory_limit_bytes() - resident_bytes())
+        spills = self._store.unlocked.tiers is not None
+        return self._load(request, missing, math.inf if spills else self._memory_limit_bytes() - resident_bytes())
 
     def _load(self, request: ImportState, columns: list[int], room_bytes: float = math.inf) -> ImportStateReply:
         url = request.checkpoint.url

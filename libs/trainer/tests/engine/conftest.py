@@ -135,11 +135,15 @@ class Cluster:
 class ClusterHere(Cluster):
     """A cluster in this process, where images are taken: its controls are those of the servers."""
 
+    def __init__(self, pool, layout, count, **options):
+        self._options = options
+        super().__init__(pool, layout, count)
+
     def add(self):
         from stretto.engine import ParameterServer
 
         index = len(self.processes)
-        self.processes[index] = server = ParameterServer(index, self.layout, key=self.access.key)
+        self.processes[index] = server = ParameterServer(index, self.layout, key=self.access.key, **self._options)
         self.addresses[index], self._controls[index] = server.address, server.store
         return index
 
@@ -165,8 +169,8 @@ def making(kind, *first):
     """Make clusters by a function (layout, count), and close them in the end."""
     made = []
 
-    def make(layout, count):
-        made.append(kind(*first, layout, count))
+    def make(layout, count, **options):
+        made.append(kind(*first, layout, count, **options))
         return made[-1]
 
     yield make

@@ -1,21 +1,45 @@
 """A parameter-server process for tests and benchmarks: one JSON command per line in, one JSON answer per line out."""
 
+import dataclasses
 import json
 import os
 import sys
+import threading
 import time
+from pathlib import Path
 
-from stretto.engine import Key, ParameterServer, export_image, load_image, move
+from stretto.engine import Key, ParameterServer, Spill, export_image, load_image, move
 from stretto.errors import StrettoError
 from stretto.server.image_file import ImageWriter, Part, open_image
 
 
-def start(state, index, key, address="127.0.0.1:0", encrypted=False):
-    """A fresh server, as a pod starts it: the first client tells the layout."""
+def start(state, index, key, address="127.0.0.1:0", encrypted=False, spill=None):
+    """A fresh server, as a pod starts it: the first client tells the layout. spill: its folder and budget_bytes."""
     if "ps" in state:
         state["ps"].close()
-    state["ps"] = ParameterServer(index, address=address, key=Key.of(key.encode()), encrypted=encrypted)
+    state["spill"] = spill
+    to = spill and Spill(Path(spill["folder"]), 2**40, lambda used_bytes: state["spill"]["budget_bytes"])
+    state["ps"] = ParameterServer(index, address=address, key=Key.of(key.encode()), encrypted=encrypted, spill=to)
     return {"address": state["ps"].address}
+
+
+def tiers(state, budget_bytes=None, uncached=False):
+    """Counters of the tiers, after another budget was set; uncached: from now on the disk has what is cold, alone."""
+    if budget_bytes is not None:
+        state["spill"]["budget_bytes"] = budget_bytes
+    store = state["ps"].store.unlocked
+    if uncached:
+        threading.Thread(target=uncache, args=(store.tiers.logs,), daemon=True).start()
+    counts = dataclasses.asdict(store.tiers.counts()) if store.tiers else {}
+    return {**counts, "memory_bytes": store.memory_bytes(), "samples": state["ps"].store.applied().samples.tolist()}
+
+
+def uncache(logs):
+    while True:
+        for log in logs:
+            os.fdatasync(log._file)
+            os.posix_fadvise(log._file, 0, 0, os.POSIX_FADV_DONTNEED)
+        time.sleep(0.1)
 
 
 def own(state, columns):
@@ -71,7 +95,7 @@ def load(state, paths, columns):
     load_image(state["ps"].store, images, columns)
 
 
-COMMANDS = {"start": start, "own": own, "move": move_here, "save": save, "load": load}
+COMMANDS = {"start": start, "own": own, "tiers": tiers, "move": move_here, "save": save, "load": load}
 
 
 def main():

@@ -287,6 +287,26 @@ class RoleLimits(Spec):
     )
 
 
+class PsLimits(RoleLimits):
+    """Limits of the parameter servers, and of the rows that they may keep on their disks."""
+
+    spill: Literal["never", "emergency", "auto"] = Field(
+        default="emergency",
+        description="embedding rows on a parameter server's disk. emergency: a server that would pass its memory "
+        "evicts the rows that are used least, which costs speed, and goes on asking for memory; auto: and it asks for "
+        "none where reading rows costs less than the memory; never: no row",
+    )
+    spill_limit: Annotated[int, Field(ge=2**20, le=2**46), IN_BYTES] | None = Field(
+        default=None, description=f"{BYTES}; most of one parameter server's disk for rows; null: what is free"
+    )
+
+    @model_validator(mode="after")
+    def _limits_something(self) -> PsLimits:
+        if self.spill == "never" and self.spill_limit is not None:
+            raise ValueError("spill_limit has no meaning with spill: never; leave it out, or state emergency or auto")
+        return self
+
+
 DATA_WORKERS_MOST = 16
 """Most data workers of a job that states no number. Taste: a job that has use for more states it."""
 
@@ -335,8 +355,8 @@ class ResourceSpec(Spec):
     """Limits within which Stretto sizes the job; nothing here has to be stated."""
 
     workers: RoleLimits = Field(default=RoleLimits.model_construct(), description="limits of the workers")
-    ps: RoleLimits = Field(
-        default=RoleLimits.model_construct(
+    ps: PsLimits = Field(
+        default=PsLimits.model_construct(
             count=Range.model_construct(max=16), memory=MemoryRange.model_construct(min=128 * 2**20)
         ),
         description="limits of the parameter servers",
@@ -389,6 +409,7 @@ class PriceSpec(Spec):
 
     cpu_core_hour: Money = Field(default=0.04, description="price of one CPU core for one hour, in your currency")
     memory_gib_hour: Money = Field(default=0.005, description="price of 1 GiB of memory for one hour, same currency")
+    disk_gib_hour: Money = Field(default=0.0, description="price of 1 GiB of a pod's disk for one hour, same currency")
     extended_hour: Annotated[dict[ExtendedName, Money], Field(max_length=EXTENDED_MAX)] = Field(
         default_factory=dict[str, float],
         description="price of one unit of an extended resource for one hour, by its name, as in nvidia.com/gpu: 2.5; "

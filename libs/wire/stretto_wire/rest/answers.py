@@ -168,6 +168,7 @@ class ServiceView(Answer):
 AlertName = Literal[
     "StrettoPartitionWithoutOwner", "StrettoServiceGone", "StrettoStreamFilling", "StrettoStreamFull",
     "StrettoStreamDamaged", "StrettoBusStoresNothing", "StrettoGatewayNotReady", "StrettoCheckpointLate",
+    "StrettoServerSpilling", "StrettoSpillFault",
 ]  # fmt: skip
 
 

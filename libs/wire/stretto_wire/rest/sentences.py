@@ -43,6 +43,12 @@ def _change(decision: Decision, previous: Plan) -> str:
     before = decision.throughput_before
     hope = None if not before or decision.throughput is None else decision.throughput / before - 1
     price = _price(decision)
+    if decision.reads_per_step is not None:
+        hoped = "" if hope is None else f" and {_percent(hope)} of speed"
+        read = decision.outcome.reads_per_step
+        result = "" if read is None else f"; there were {three_digits(read)}"
+        reads = f"{three_digits(decision.reads_per_step)} reads a step"
+        return f"rows go to the disks of parameter servers, not to more memory: {reads}{hoped} are expected{result}"
     if decision.kind == "memory":
         grows = decision.plan.ps_memory_bytes * decision.plan.ps >= previous.ps_memory_bytes * previous.ps
         why = "so that parameter servers do not run full" if grows else "which the job will not need"

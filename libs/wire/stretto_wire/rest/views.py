@@ -24,6 +24,7 @@ from stretto_messages.values import (
     MetricValue,
     Plan,
     PsForecast,
+    Remedy,
     Round,
     StepTimes,
     measures,
@@ -176,6 +177,8 @@ class Forecast(View):
     limit_ps_memory_bytes: int
     action: str
     reason: str
+    remedies: tuple[Remedy, ...] = ()
+    """What may be done for servers that lack memory, or keep rows on their disks, with its cost and speed."""
 
 
 @dataclass(slots=True)
@@ -201,6 +204,8 @@ class Outcome(View):
     prediction_error: float | None = None
     """(measured - predicted) / predicted"""
     inside_interval: bool | None = None
+    reads_per_step: float | None = None
+    """Rows that a step read from the disk of the busiest server; null: none did."""
 
 
 @dataclass(slots=True)
@@ -235,6 +240,8 @@ class Decision(View):
     """Cost per hour of the plan before."""
     in_words: str = ""
     """The decision in one sentence: what the change should bring, for how much, and what it brought."""
+    reads_per_step: float | None = None
+    """Reads a step that were predicted, if rows go to the disks of the servers instead of more memory."""
 
 
 @dataclass(slots=True)
@@ -303,6 +310,12 @@ class PodView(View):
     update_time_s: float | None = None
     categories: int | None = None
     buckets: int | None = None
+    cold_rows: int = 0
+    """Rows on its disk."""
+    log_bytes: int = 0
+    """Size of the file that holds them."""
+    spill_fault: str = ""
+    """Why it cannot evict rows to its disk; empty: it can, or need not."""
     batches_per_s: float | None = None
     """Batches that a data worker prepares."""
     straggler: bool = False

@@ -170,6 +170,8 @@ class TestJobSpec:
             ({"evaluate": 10**5000}, "evaluate"),
             ({"resources": {"workers": {"count": {"min": 5, "max": 2}}}}, "resources.workers.count"),
             ({"resources": {"ps": {"memory": {"max": "plenty"}}}}, "resources.ps.memory.max"),
+            ({"resources": {"ps": {"spill": "always"}}}, "resources.ps.spill"),
+            ({"resources": {"ps": {"spill": "never", "spill_limit": "1Gi"}}}, "resources.ps"),
             ({"resources": {"fixed": True}}, "resources"),
             ({"environment": {"A B": "x"}}, "environment.A B"),
             ({"model": {"entry": "no colon"}}, "model.entry"),

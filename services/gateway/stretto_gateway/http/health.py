@@ -26,6 +26,8 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "jobs that train without a checkpoint for too long, or whose final one fails",
     ),
     ("stretto_gateway_stopped_jobs", "gauge", (), "training jobs whose workers have all stood still for too long"),
+    ("stretto_gateway_spilling_servers", "gauge", (), "parameter servers with rows on their disks for lack of memory"),
+    ("stretto_gateway_spill_faults", "gauge", (), "parameter servers that cannot put rows on their disks"),
     (
         "stretto_stream_fullness",
         "gauge",
@@ -64,12 +66,15 @@ def routes(gateway: Gateway) -> APIRouter:
 def exposition(gateway: Gateway) -> str:
     """Return the metrics as Prometheus reads them."""
     projection = gateway.follower.projection
+    spilling, faults = gateway.views.spilling_servers()
     states = Counter(view.status for view in projection.jobs.values())
     samples: dict[str, Iterable[str]] = {
         "stretto_gateway_ready": [f" {int(gateway.follower.ready)}"],
         "stretto_gateway_last_seq": [f" {projection.last_seq}"],
         "stretto_gateway_jobs": (f'{{status="{status}"}} {states[status]}' for status in get_args(Status)),
         "stretto_gateway_late_checkpoints": [f" {gateway.views.late_checkpoints()}"],
+        "stretto_gateway_spilling_servers": [f" {spilling}"],
+        "stretto_gateway_spill_faults": [f" {faults}"],
         "stretto_gateway_stopped_jobs": [f" {gateway.views.stopped_jobs()}"],
         "stretto_stream_fullness": (
             f'{{service="gateway",stream="{stream}"}} {share:g}' for stream, share in gateway.fullness.shares.items()

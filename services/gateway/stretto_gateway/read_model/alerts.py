@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from stretto_bus.damage import Damage
+from stretto_messages.base import counted
 from stretto_wire.contract.registry import PARTITIONS
 from stretto_wire.rest.answers import AlertName, AlertView, ServiceView
 from stretto_wire.rest.views import JobView
 
-from .summaries import checkpoint_is_late
+from .summaries import checkpoint_is_late, spilling
 
 LATE = "it trains without a checkpoint for three times its interval"
 FILLING, FULL = 0.7, 0.9
@@ -57,3 +58,10 @@ def of_jobs(views: Iterable[JobView], now_s: float) -> Iterator[AlertView]:
         if checkpoint_is_late(view, now_s):
             detail = view.reason if view.status == "finishing" else LATE
             yield AlertView(alert="StrettoCheckpointLate", subject=view.name, detail=detail)
+        for server in spilling(view):
+            if server.spill_fault:
+                detail = f"{server.pod} cannot put rows on its disk: {server.spill_fault}"
+                yield AlertView(alert="StrettoSpillFault", subject=view.name, detail=detail)
+            elif view.spec.resources.ps.spill != "auto":  # there it is what was decided
+                detail = f"{server.pod} has {counted(server.cold_rows, 'row')} on its disk for lack of memory"
+                yield AlertView(alert="StrettoServerSpilling", subject=view.name, detail=detail)

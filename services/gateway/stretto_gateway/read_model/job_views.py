@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import secrets
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from stretto_wire.rest.views import JobView, Status
 from ..problems import Problem
 from ..streams.stored_events import EventSource, ReadableEvents, StoredEvent
 from . import paging
+from .alerts import of_jobs
 from .follower import Follower
 from .past import Past
 from .projection import Reads
@@ -140,6 +142,11 @@ class JobViews:
         """Return the number of jobs that train without a checkpoint for too long, or whose final one fails."""
         now_s = self._clock()
         return sum(checkpoint_is_late(view, now_s) for view in self._projection.jobs.values())
+
+    def spilling_servers(self) -> tuple[int, int]:
+        """Return how many servers have rows on their disks for lack of memory, and how many would and cannot."""
+        fired = Counter(alert.alert for alert in of_jobs(self._projection.jobs.values(), self._clock()))
+        return fired["StrettoServerSpilling"], fired["StrettoSpillFault"]
 
     def stopped_jobs(self) -> int:
         """Return the number of training jobs whose workers have all stood still for too long."""

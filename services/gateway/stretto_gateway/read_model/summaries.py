@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stretto_wire.rest.summaries import JobSummary
-from stretto_wire.rest.views import OVER, JobView
+from stretto_wire.rest.views import OVER, JobView, PodView
 
 from .folds.cost import billed
 
@@ -16,6 +16,8 @@ LATE_INTERVALS = 3
 LATE_S_MIN = 60.0
 """Least age of a late checkpoint: where intervals are seconds, a full checkpoint is longer on its way to the store."""
 
+EVICTS_FROM = 0.8
+"""Share of its limit that a server which evicts rows fills: it does so from 0.85 on."""
 STOPPED_S = 60.0
 """Time for which all workers of a job may stand still (objective of charts/runbook)."""
 START_BOUNDS_S = (15.0, 30.0, 45.0, 60.0, 120.0, 300.0, 1800.0)
@@ -83,6 +85,16 @@ def checkpoint_is_late(view: JobView, now_s: float) -> bool:
         return False
     taken_s = [each.time_s for each in view.checkpoints if each.stage in ("cached", "stored")]
     return now_s - max([started_s, *taken_s]) > max(LATE_INTERVALS * every_s, LATE_S_MIN)
+
+
+def spilling(view: JobView) -> list[PodView]:
+    """Return the running servers that have rows on their disks for lack of memory, or would and cannot."""
+    return [pod for pod in view.pods.values() if pod.state == "running" and (_is_short(pod) or pod.spill_fault)]
+
+
+def _is_short(pod: PodView) -> bool:
+    """Return whether a server evicts rows; after it got more memory, those that nobody uses stay on the disk."""
+    return pod.cold_rows > 0 and (pod.memory_used_bytes or 0) > EVICTS_FROM * (pod.memory_limit_bytes or 0)
 
 
 def has_stopped(view: JobView, now_s: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast, get_args
@@ -11,7 +12,10 @@ from stretto_bus.damage import Damage
 from stretto_gateway.read_model import alerts
 from stretto_gateway.read_model.job_views import JobViews
 from stretto_gateway.read_model.projection import Projection
+from stretto_messages.base import example_of
+from stretto_messages.pods import PsReported
 from stretto_wire.contract.registry import PARTITIONS, SERVICES
+from stretto_wire.jobspec.spec import PsLimits
 from stretto_wire.rest.answers import ServiceView
 
 from ..gateway_process import Running
@@ -82,6 +86,32 @@ def test_a_job_that_trains_without_a_checkpoint_fires() -> None:
     assert [*alerts.of_jobs([view], 103.0)] == []
     (late,) = alerts.of_jobs([view], 304.0)
     assert (late.alert, late.subject) == ("StrettoCheckpointLate", "a")
+
+
+def test_a_server_with_rows_on_its_disk_fires_while_it_lacks_memory_and_did_not_choose_to() -> None:
+    projection = Projection()
+    for seq, message in enumerate([submitted(), started("ps-0")], 1):
+        projection.apply(message, seq, float(seq))
+    full = {"cold_rows": 1200, "memory_used_bytes": 800 * 2**20}
+    projection.report(replace(example_of(PsReported), job="a", pod="ps-0", **full), 3.0)
+    view = projection.jobs["a"]
+    (short,) = alerts.of_jobs([view], 3.0)
+    assert (short.alert, short.detail) == (
+        "StrettoServerSpilling",
+        "ps-0 has 1,200 rows on its disk for lack of memory",
+    )
+    view.pods["ps-0"].memory_limit_bytes = 2**31
+    assert [*alerts.of_jobs([view], 3.0)] == [], "it has memory again, and nobody uses the rows"
+    view.pods["ps-0"].spill_fault = "No space left on device"
+    (fault,) = alerts.of_jobs([view], 3.0)
+    assert (fault.alert, fault.detail) == (
+        "StrettoSpillFault",
+        "ps-0 cannot put rows on its disk: No space left on device",
+    )
+    view.pods["ps-0"].spill_fault, view.pods["ps-0"].memory_limit_bytes = "", 900 * 2**20
+    resources = view.spec.resources.model_copy(update={"ps": PsLimits(spill="auto")})
+    view.spec = view.spec.model_copy(update={"resources": resources})
+    assert [*alerts.of_jobs([view], 3.0)] == [], "there it was decided"
 
 
 def test_a_gateway_alone_says_that_every_other_service_is_gone(gateway: Running) -> None:

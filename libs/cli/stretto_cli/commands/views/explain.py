@@ -214,6 +214,16 @@ def _warm_start(w: Json) -> RenderableType:
 
 def _forecast(w: Json) -> RenderableType:
     lines = [f"{w['action']}: {w['reason']}"]
+    for way in w.get("remedies", ()):
+        slow = way["slowdown_interval"]
+        memory = figures.size(way["ps_memory_bytes"])
+        told = f"{way['kind']}: {way['ps']} PS of {memory}, {way['cost_per_hour']:.3f} an hour"
+        if way["kind"] == "spill":
+            told += (
+                f", {way['hot_share']:.0%} of the rows in memory, {way['reads_per_step']:.0f} reads a step, "
+                f"{way['slowdown']:.0%} slower ({slow['low']:.0%} to {slow['high']:.0%})"
+            )
+        lines.append(told)
     for ps in w["ps"]:
         full = "never full" if ps["oom_in_s"] is None else f"full in {figures.seconds(ps['oom_in_s'])}"
         lines.append(
@@ -306,6 +316,8 @@ def _outcome(d: Json) -> RenderableType:
     if d["throughput"] is not None:
         interval = figures.interval(d["throughput_interval"])
         lines = [f"predicted {figures.rate(d['throughput'])}" + (f", with 90 % between {interval}" if interval else "")]
+    if d.get("reads_per_step") is not None:
+        lines[0] += f"; {d['reads_per_step']:.0f} reads a step"
     if d["throughput_before"] is not None:
         lines[0] += f"; {figures.rate(d['throughput_before'])} before"
     if outcome["applied_at_s"] is not None:
@@ -318,6 +330,8 @@ def _outcome(d: Json) -> RenderableType:
             f"brought {figures.rate(outcome['throughput'])}{gain} over {counted(outcome['windows'], 'window')}{error}"
             f"{inside}"
         )
+        if outcome.get("reads_per_step") is not None:
+            lines[-1] += f"; {outcome['reads_per_step']:.0f} reads a step"
     else:
         lines.append("what it brought was not measured: no settled window under it")
     return _line("outcome", "\n".join(lines))

@@ -179,6 +179,7 @@ class JobFold(Fold):
             warm_start=evidence.warm_start if message.previous is None else None,
             forecast=view.forecast if message.kind == "memory" else None,
             cost_before=cost_before,
+            reads_per_step=message.reads_per_step,
         )
         decision.in_words = sentence(decision)
         push(view.decisions, decision)

@@ -72,6 +72,8 @@ class MeasurementFold(Fold):
         """Update the outcome of the decision that made this plan: medians over the plan's settled windows."""
         windows = self.evidence.settled.setdefault(message.plan_version, [])
         push(windows, (message.throughput, message.step_time_s))
+        steps = message.throughput * message.window_s / message.batch_size
+        reads = max((server.rows_read for server in message.ps), default=0) / steps if steps else 0.0
         for decision in reversed(self.view.decisions):
             if decision.version != message.plan_version:
                 continue
@@ -80,6 +82,7 @@ class MeasurementFold(Fold):
             brought = statistics.median(rate for rate, _ in windows)
             outcome.throughput = brought
             outcome.step_time_s = statistics.median(step for _, step in windows)
+            outcome.reads_per_step = reads or outcome.reads_per_step
             if decision.throughput_before:
                 outcome.gain = brought / decision.throughput_before
             if decision.throughput:
@@ -121,6 +124,7 @@ class MeasurementFold(Fold):
             return
         pod.cpu_used_cores, pod.memory_used_bytes = message.cpu_used_cores, message.memory_used_bytes
         pod.update_time_s, pod.categories, pod.buckets = message.update_time_s, message.categories, message.buckets
+        pod.cold_rows, pod.log_bytes, pod.spill_fault = message.cold_rows, message.log_bytes, message.spill_fault
         pod.reported_at_s = self.time_s
 
     @fold.register
@@ -160,6 +164,7 @@ class MeasurementFold(Fold):
             message.limit_ps_memory_bytes,
             message.action,
             message.reason,
+            message.remedies,
         )
         self.view.forecast = forecast
         push(self.view.forecasts, forecast)

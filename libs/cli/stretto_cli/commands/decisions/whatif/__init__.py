@@ -10,7 +10,7 @@ from stretto_core.algorithms import KINDS
 from ....command import CommandGroup
 from ....options import OutputForm, OutputOption, answer
 from ....render import table
-from . import allocate, fit, memory, pareto, place, select
+from . import allocate, fit, memory, pareto, place, select, spill
 
 GROUP = CommandGroup(__name__, "whatif", "Decisions", "Ask for any decision offline, on files.")
 
@@ -35,3 +35,4 @@ GROUP.command("stretto whatif place layers.json")(place.place)
 GROUP.command("stretto whatif select candidates.json")(select.select)
 GROUP.command("stretto whatif fit profiles.csv --predict plans.csv")(fit.fit)
 GROUP.command("stretto whatif memory series.csv --capacity-gib 16 --samples-remaining 1000000")(memory.memory)
+GROUP.command("stretto whatif spill curve.json")(spill.spill)

@@ -1,0 +1,116 @@
+"""`stretto whatif spill`: what it costs to keep rows of parameter servers on their disks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+from rich.console import Group, RenderableType
+from stretto_core.model import spilling
+from stretto_messages.base import GIB
+
+from ....options import OutputForm, OutputOption, answer
+from ....reading import Count, FileArgument, Given, NotNegative, Positive, Share, read_json, refuse
+from ....render import table
+
+MIB = 2.0**20
+
+
+class Curve(Given):
+    """A job's parameter servers, all alike, with the miss ratios that one of them tells.
+
+    ``miss_ratios``: the k-th of n is for k / n of the rows in memory. ``rows``, ``row_bytes``, ``other_bytes``,
+    ``limit_gib``, ``disk_gib``: of one server. ``other_cost_per_hour``: of the job without its servers' memory.
+    """
+
+    miss_ratios: Annotated[list[Share], Field(min_length=1, max_length=1024)]
+    rows: Count
+    row_bytes: Annotated[float, Field(gt=spilling.COLD_ROW_BYTES, le=MIB)]
+    rows_per_step: Positive
+    step_s: Positive
+    reads_per_s: Positive
+    compute_s: NotNegative = 0.0
+    workers: Count = 1
+    servers: Count = 1
+    other_bytes: NotNegative = 0.0
+    limit_gib: Positive | None = None
+    disk_gib: NotNegative | None = None
+    other_cost_per_hour: NotNegative = 0.0
+    memory_gib_hour: NotNegative = 0.005
+    disk_gib_hour: NotNegative = 0.0
+
+
+def spill(file: FileArgument, output: OutputOption = OutputForm.TABLE) -> None:
+    """Tell for each share of the rows in memory what a step reads, how fast it is, and what the job costs.
+
+    FILE is JSON: miss ratios as servers tell them, rows and their bytes, a step, a disk, prices. The whole format, with
+    an example: libs/cli/WHATIF.md.
+    """
+    given = read_json(file, Curve)
+    result = document_of(given)
+    answer(output, result, lambda: _view(result))
+
+
+def document_of(given: Curve) -> dict[str, Any]:
+    """Return the answer as a document: an option for each point of the curve, and for what the limit holds."""
+    if any(after > before for before, after in zip(given.miss_ratios, given.miss_ratios[1:], strict=False)):
+        refuse("miss_ratios", given.miss_ratios, "ratios that never rise: more rows in memory are never read more")
+    points = len(given.miss_ratios)
+    shares = {(k + 1) / points for k in range(points)}
+    if given.limit_gib is not None:
+        rest, limit = given.other_bytes, given.limit_gib * GIB
+        shares.add(spilling.hot_rows(given.rows, given.row_bytes, rest, limit) / given.rows)
+    options = [_option(given, share) for share in sorted(shares - {0.0})]
+    held = [each for each in options if _is_held(given, each)]
+    if not held:
+        reason = "not even the least share fits: raise limit_gib or disk_gib, or spread the rows over more servers"
+        return {"feasible": False, "reason": reason, "options": options}
+    cheapest = min(held, key=lambda each: (each["cost_per_million_steps"], -each["hot_share"]))
+    return {"feasible": True, "cheapest": cheapest, "options": options}
+
+
+def _option(given: Curve, hot_share: float) -> dict[str, Any]:
+    memory = spilling.memory_bytes(given.rows, given.row_bytes, given.other_bytes, hot_share)
+    disk = spilling.log_bytes(given.rows * (1 - hot_share), given.row_bytes)
+    reads = spilling.miss_ratio(given.miss_ratios, hot_share) * given.rows_per_step
+    step = spilling.Step(given.step_s, min(given.compute_s, given.step_s), given.workers, given.reads_per_s)
+    slow, per_s = step.slowdown_interval(reads), given.workers / step.with_reads_s(reads)
+    cost = given.other_cost_per_hour + given.servers / GIB * (
+        memory * given.memory_gib_hour + disk * given.disk_gib_hour
+    )
+    full_per_s = given.workers / given.step_s
+    return {
+        "hot_share": hot_share,
+        "memory_gib": memory / GIB,
+        "disk_gib": disk / GIB,
+        "reads_per_step": reads,
+        "steps_per_s": per_s,
+        "steps_per_s_interval": [full_per_s / (1 + slow.high), full_per_s / (1 + slow.low)],
+        "cost_per_hour": cost,
+        "cost_per_million_steps": cost / 3600 / per_s * 1e6,
+    }
+
+
+def _is_held(given: Curve, option: dict[str, Any]) -> bool:
+    memory, disk = given.limit_gib, given.disk_gib
+    fits = memory is None or option["memory_gib"] <= memory * (1 + 1e-9)
+    return fits and (disk is None or option["disk_gib"] <= disk)
+
+
+def _view(result: dict[str, Any]) -> RenderableType:
+    names = ("in memory", "memory GiB", "disk GiB", "reads/step", "steps/s", "90 %", "cost/h", "per 10⁶ steps")
+    made = table("", *names, right=names)
+    for each in result["options"]:
+        low, high = each["steps_per_s_interval"]
+        made.add_row(
+            "→" if each == result.get("cheapest") else "",
+            f"{each['hot_share']:.1%}",
+            f"{each['memory_gib']:.3f}",
+            f"{each['disk_gib']:.3f}",
+            f"{each['reads_per_step']:.0f}",
+            f"{each['steps_per_s']:.2f}",
+            f"{low:.2f} to {high:.2f}",
+            f"{each['cost_per_hour']:.4f}",
+            f"{each['cost_per_million_steps']:.4f}",
+        )
+    return Group(made, "→ is the cheapest for what it trains" if result["feasible"] else result["reason"])

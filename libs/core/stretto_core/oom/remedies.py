@@ -1,0 +1,83 @@
+"""What may be done for servers whose rows outgrow their memory: more memory, more servers, or rows on their disks.
+
+Each remedy is stated at the rows of the same moment, the furthest that the forecast is sure enough to ask memory for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import PsProfile, Remedy
+
+from stretto_core.model import spilling
+from stretto_core.model.types import JobProfile
+from stretto_core.oom.growth import Estimate
+from stretto_core.oom.usage import RowCost, ServerUsage, bytes_at
+
+READS_OFF = 2.0
+"""Largest factor by which measured reads correct those that the curve tells. Taste."""
+NOTHING_NEW = Estimate(0.0, 0.0, 0.0)
+
+
+def remedies(
+    usage: ServerUsage, need_bytes: int, cost: RowCost, measured: ProfileMeasured, pod: str, job: JobProfile
+) -> tuple[Remedy, ...]:
+    """Return what may be done for the server ``pod``, the fullest, if all its rows need ``need_bytes``.
+
+    Empty if no server has told its curve or its disk's reads, so that there is nothing to compare with.
+    """
+    server = next((each for each in measured.ps if each.pod == pod), None)
+    plan, high = measured.plan, job.limits.high
+    if server is None or not measured.miss_ratios or not server.disk_reads_per_s or not measured.throughput:
+        return ()
+
+    def found() -> Iterator[Remedy]:
+        if need_bytes <= high.ps_memory_bytes:
+            more = replace(plan, ps_memory_bytes=need_bytes)
+            yield Remedy(kind="grow", ps=plan.ps, ps_memory_bytes=need_bytes, cost_per_hour=job.cost_per_hour(more))
+        each = plan.ps_memory_bytes if need_bytes <= high.ps_memory_bytes else high.ps_memory_bytes
+        wider = replace(plan, ps=math.ceil(plan.ps * need_bytes / each), ps_memory_bytes=each)
+        if plan.ps < wider.ps <= high.ps:
+            yield Remedy(kind="move", ps=wider.ps, ps_memory_bytes=each, cost_per_hour=job.cost_per_hour(wider))
+        rest = bytes_at(usage, NOTHING_NEW, cost).mean - usage.rows * server.row_bytes
+        rows = max(float(usage.rows), (need_bytes - rest) / max(server.row_bytes, 1.0))
+        yield from _spill(rows, rest, measured, server, job)
+
+    return tuple(found())
+
+
+def _spill(
+    rows: float, rest_bytes: float, measured: ProfileMeasured, server: PsProfile, job: JobProfile
+) -> Iterator[Remedy]:
+    """Yield the remedy of evicting rows, unless policy, disk or memory does not allow it."""
+    plan, row_bytes = measured.plan, server.row_bytes
+    hot = spilling.hot_rows(rows, row_bytes, rest_bytes, plan.ps_memory_bytes)
+    disk_bytes = spilling.log_bytes(rows - hot, row_bytes)
+    room_bytes = server.disk_free_bytes + server.log_bytes
+    if job.spill_limit_bytes:
+        room_bytes = min(room_bytes, job.spill_limit_bytes)
+    if job.spill == "never" or measured.spill_fault or not hot or disk_bytes > room_bytes:
+        return
+    steps = measured.throughput / measured.batch_size * measured.window_s
+    pulled, reads_now = server.rows_pulled / steps, server.rows_read / steps
+    reads = spilling.miss_ratio(measured.miss_ratios, hot / rows) * pulled
+    if reads_now and server.cold_rows:
+        told = spilling.miss_ratio(measured.miss_ratios, 1 - server.cold_rows / server.categories) * pulled
+        reads *= min(max(reads_now / told, 1 / READS_OFF), READS_OFF) if told else 1.0
+    step = spilling.Step.measured(
+        measured.step_time_s, measured.times.grad_s, plan.workers, server.disk_reads_per_s, reads_now
+    )
+    yield Remedy(
+        kind="spill",
+        ps=plan.ps,
+        ps_memory_bytes=plan.ps_memory_bytes,
+        cost_per_hour=job.cost_per_hour(plan) + job.prices.of_disk(plan.ps * disk_bytes),
+        slowdown=step.slowdown(reads),
+        slowdown_interval=step.slowdown_interval(reads),
+        reads_per_step=reads,
+        hot_share=hot / rows,
+        disk_bytes=disk_bytes,
+    )

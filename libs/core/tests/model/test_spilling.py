@@ -1,0 +1,77 @@
+"""What rows on disks cost: memory, reads, and the time of a step."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stretto_core.model.spilling import COLD_ROW_BYTES, Step, cheapest, hot_rows, memory_bytes, miss_ratio, worth
+from stretto_core.model.types import Prices
+from stretto_messages.base import GIB
+from stretto_messages.values import Interval, Remedy, Resources
+
+CURVE = (0.4, 0.2, 0.1, 0.0)
+seconds = st.floats(1e-4, 10)
+
+
+@pytest.mark.parametrize(
+    ("share", "misses"), [(0.0, 1.0), (0.125, 0.7), (0.25, 0.4), (0.375, 0.3), (0.75, 0.1), (0.9, 0.04), (1.0, 0.0)]
+)
+def test_the_curve_is_a_line_between_its_points(share: float, misses: float) -> None:
+    assert miss_ratio(CURVE, share) == pytest.approx(misses)
+
+
+@given(seconds, st.floats(0, 1), st.integers(1, 64), st.floats(0, 1e5), st.floats(0, 1e5))
+def test_more_reads_never_make_a_step_faster_and_the_interval_holds_the_expectation(
+    time_s: float, share: float, workers: int, reads: float, more: float
+) -> None:
+    step = Step(time_s, share * time_s, workers, 40_000.0)
+    found = step.slowdown_interval(reads)
+    assert 0 <= found.low <= step.slowdown(reads) <= found.high
+    assert step.slowdown(reads) <= step.slowdown(reads + more)
+
+
+@given(st.floats(1e-3, 10), st.floats(0, 1), st.floats(0, 1e4))
+def test_a_step_that_reads_already_tells_what_it_takes_without(time_s: float, share: float, reads: float) -> None:
+    step = Step(time_s, share * time_s, 1, 40_000.0)
+    again = Step.measured(step.with_reads_s(reads), step.compute_s, 1, 40_000.0, reads)
+    assert again.time_s == pytest.approx(time_s, rel=1e-6)
+
+
+def test_a_pull_hides_under_computing_and_all_workers_share_the_disk() -> None:
+    alone = Step(0.02, 0.012, 1, 40_000.0)
+    assert alone.slowdown(480) == 0, "12 ms of reads, 12 ms of computing"
+    assert alone.slowdown(880) == pytest.approx(0.5)
+    assert Step(0.02, 0.012, 8, 40_000.0).with_reads_s(480) == pytest.approx(8 * 0.012)
+
+
+@given(st.floats(1, 1e10), st.floats(60, 4000), st.floats(0, 1e9), st.floats(0.01, 1))
+def test_a_limit_holds_the_rows_that_it_was_computed_for(
+    rows: float, row_bytes: float, rest: float, share: float
+) -> None:
+    limit = memory_bytes(rows, row_bytes, rest, share)
+    rounding = 2 / rows / (row_bytes - COLD_ROW_BYTES) + 1e-6
+    assert hot_rows(rows, row_bytes, rest, limit) / rows == pytest.approx(share, abs=rounding)
+    assert hot_rows(rows, row_bytes, limit, limit) == 0, "not even the entries of cold rows fit"
+
+
+def spill(cost: float, slow: float) -> Remedy:
+    interval = Interval(low=slow, high=slow)
+    return Remedy(
+        kind="spill", ps=1, ps_memory_bytes=16 * GIB, cost_per_hour=cost, slowdown=slow, slowdown_interval=interval
+    )
+
+
+@pytest.mark.parametrize(("left", "kind"), [(0.76, "spill"), (0.74, "grow")])
+def test_the_cheapest_is_the_one_whose_samples_cost_least(left: float, kind: str) -> None:
+    """At the default prices, with 16 cores, 16 GiB in place of 64 pay while three quarters of the speed are left."""
+    prices = Prices()
+    grow = Remedy(
+        kind="grow", ps=1, ps_memory_bytes=64 * GIB, cost_per_hour=prices.cost_per_hour(Resources(16, 64 * GIB))
+    )
+    slower = spill(prices.cost_per_hour(Resources(16, 16 * GIB)), 1 / left - 1)
+    best = cheapest((grow, slower))
+    assert best is not None
+    assert best.kind == kind
+    assert worth(slower) == pytest.approx(0.72 / left)
+    assert cheapest(()) is None

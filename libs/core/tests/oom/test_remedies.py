@@ -1,0 +1,119 @@
+"""Servers that keep rows on their disks: what is foretold of their memory, and what may be done for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from oom_builders import measured, progressed, server_measured
+from stretto_core.machine import Emit
+from stretto_core.model.spilling import COLD_ROW_BYTES
+from stretto_core.model.types import JobLimits, JobProfile, Prices, SpillPolicy
+from stretto_core.oom.machine import OomMachine
+from stretto_core.oom.state import JobOpened
+from stretto_messages.base import GIB
+from stretto_messages.oom import OomForecast
+from stretto_messages.values import Plan, Remedy, StepTimes
+
+MIB = 2**20
+ROW = 1500.0
+BASE = 80 * MIB
+LIMIT = 512 * MIB
+CURVE = tuple(0.4 * (1 - k / 16) ** 2 for k in range(1, 17))
+PLAN = Plan(4, 2, 4.0, 2.0, 2 * GIB, LIMIT)
+DEAR = Prices(0.04, 0.5)
+LIMITS = JobLimits(Plan(1, 1, 1.0, 1.0, GIB, 64 * MIB), Plan(64, 8, 8.0, 8.0, 4 * GIB, 16 * GIB))
+
+
+class Job:
+    """A job of two servers whose rows grow by a constant rate. What does not fit into memory is on their disks."""
+
+    def __init__(self, spill: SpillPolicy, **more: object) -> None:
+        profile = JobProfile(512, 10**6, LIMITS, DEAR, spill=spill)
+        self.machine = OomMachine()
+        self.machine.handle(JobOpened(10**6, 64 * MIB, 16 * GIB, profile), 1000.0)
+        self.more = more
+
+    def told(self, seconds: int, rows_per_s: int = 3000, step_s: float = 0.02) -> OomForecast:
+        """Return the last forecast after so many seconds, of 1,000 samples each."""
+        said = list[OomForecast]()
+        for second in range(5, seconds + 1, 5):
+            now = 1000.0 + second
+            rows = rows_per_s * second
+            hot = min(rows, int((0.9 * LIMIT - BASE - rows * COLD_ROW_BYTES) / (ROW - COLD_ROW_BYTES)))
+            tables = int(hot * ROW + (rows - hot) * COLD_ROW_BYTES)
+            server = server_measured("ps-0", BASE + tables, LIMIT, rows, 32, ROW, tables)
+            steps = 5 * 4 / step_s
+            share = 16 * hot / rows
+            reads = 0.0 if hot == rows else 0.4 * (1 - share / 16) ** 2 * 1000 * steps
+            disk = {"disk_free_bytes": 100 * GIB, "disk_reads_per_s": 1e5, "rows_pulled": int(1000 * steps)} | self.more
+            server = replace(server, cold_rows=rows - hot, rows_read=int(reads), **disk)
+            times = StepTimes(emb_s=0.001, grad_s=0.01, upd_s=0.001, sync_s=0.001)
+            window = replace(
+                measured([server, replace(server, pod="ps-1")]),
+                plan=PLAN, batch_size=512, window_s=5.0, step_time_s=step_s, times=times, throughput=512 * 4 / step_s,
+                miss_ratios=CURVE,
+            )  # fmt: skip
+            self.machine.handle(progressed(1000 * second, 10**6, 1000.0), now)
+            said += [action.fact for action in self.machine.handle(window, now) if isinstance(action, Emit)]
+        return said[-1]
+
+
+def remedy(found: OomForecast, kind: str) -> Remedy:
+    return next(way for way in found.remedies if way.kind == kind)
+
+
+def test_a_server_that_will_not_fit_is_told_three_ways_with_cost_and_speed() -> None:
+    """4.5 MB of rows a second: 300,000 rows fill the limit after 100 s; a million seconds' rows never fit."""
+    found = Job("auto").told(80)
+    assert found.action == "grow"
+    assert [way.kind for way in found.remedies] == ["grow", "move", "spill"]
+    grow, move, spill = found.remedies
+    assert grow.ps_memory_bytes == found.recommended_ps_memory_bytes > LIMIT == move.ps_memory_bytes
+    assert move.ps > 2 == spill.ps
+    assert move.cost_per_hour > grow.cost_per_hour > spill.cost_per_hour
+    assert spill.cost_per_hour == JobProfile(512, 1, LIMITS, DEAR).cost_per_hour(PLAN)
+    assert 0.2 < spill.hot_share < 0.9
+    assert spill.reads_per_step == pytest.approx(1000 * 0.4 * (1 - spill.hot_share) ** 2, rel=0.1)
+    assert spill.slowdown_interval.low <= spill.slowdown <= spill.slowdown_interval.high
+
+
+def test_under_auto_a_server_that_evicts_asks_for_no_memory_for_cold_rows() -> None:
+    found = Job("auto").told(200)
+    assert found.action == "none"
+    assert "keeps rows on its disk, as more memory costs more" in found.reason
+    assert remedy(found, "spill").reads_per_step > 0
+    assert all(server.oom_in_s is None and server.at_end_bytes <= LIMIT for server in found.ps)
+
+
+def test_in_an_emergency_it_goes_on_asking() -> None:
+    found = Job("emergency").told(200)
+    assert found.action == "grow"
+    assert "rows on its disk: its limit of 0.50 GiB is too small" in found.reason
+    assert found.recommended_ps_memory_bytes > 2 * LIMIT
+    assert remedy(found, "spill")
+    assert all(server.oom_in_s is None for server in found.ps), "nobody dies of memory while the disk has room"
+
+
+def test_under_auto_it_asks_again_once_reading_costs_more_than_memory() -> None:
+    """A disk of 2,000 reads a second: four workers of 50 steps a second need some hundred times as many."""
+    found = Job("auto", disk_reads_per_s=2000.0).told(200)
+    assert found.action == "grow"
+    assert remedy(found, "spill").slowdown > 1
+
+
+@pytest.mark.parametrize(
+    ("spill", "more"),
+    [("never", {}), ("auto", {"disk_free_bytes": MIB}), ("auto", {"disk_reads_per_s": 0.0})],
+)
+def test_no_remedy_where_policy_or_disk_does_not_allow_it(spill: SpillPolicy, more: dict[str, object]) -> None:
+    found = Job(spill, **more).told(80)
+    assert found.action == "grow"
+    assert "spill" not in {way.kind for way in found.remedies}
+
+
+def test_entries_of_cold_rows_need_memory_at_last() -> None:
+    """13 million rows take 0.3 GB on the disk, and as many more come: no disk helps against that."""
+    found = Job("auto").told(130, rows_per_s=100_000)
+    assert found.action == "grow"
+    assert "spill" not in {way.kind for way in found.remedies}

@@ -1,0 +1,216 @@
+"""The log: records of the cold rows of one table, in a file without a name.
+
+A record is (stored key, row, checksum), never across two pages of the disk, and never changed once it is written. Records
+are written one after the other into segments; a segment without live records is written anew. The file is unlinked when
+it is opened, since rows on the disk of a lost server are worth nothing: the job goes back to its checkpoint. So nothing
+is flushed, and nothing stays behind.
+
+Numbers are allotted and dropped by whoever has the lock of the store alone. Records are written and read without that
+lock: `hold` keeps segments from being written anew while somebody reads records that he looked up before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import LogDamaged, LogFull
+from .kernels import Kernels
+from .layout import RowFormat
+from .parts import NUMBERS_MAX
+
+Bytes = NDArray[np.uint8]
+F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+
+_SEGMENT_BYTES = 2**18
+_SEGMENT_PAGES_MIN = 16
+_SPARSE = 0.5
+"""A segment of which a smaller share is live is written anew (LFS: Rosenblum and Ousterhout, TOCS 1992)."""
+_READ_AT_ONCE = 4096
+
+
+class RowLog:
+    """The records of a table's cold rows. bytes_max: of the file."""
+
+    def __init__(self, folder: Path, form: RowFormat, bytes_max: int, kernels: Kernels) -> None:
+        """Open a file in `folder`, which is made if it is not there. Raises OSError."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file, name = tempfile.mkstemp(prefix="rows-", dir=folder)
+        os.unlink(name)
+        with contextlib.suppress(OSError, AttributeError):  # rows are read one by one: what lies beside is not wanted
+            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
+        self.form = form
+        self._kernels = kernels
+        self._pages = max(_SEGMENT_PAGES_MIN, _SEGMENT_BYTES // form.page_bytes)
+        self._records = self._pages * form.records_per_page
+        self.segments_max = min(bytes_max // self.segment_bytes, NUMBERS_MAX // self._records)
+        self.live = 0
+        """Records that are live, those among them that are allotted and not written yet."""
+        self._live: list[int] = []  # of each segment
+        self._free: list[int] = []
+        self._tail, self._used = -1, self._records
+        """The segment that is written, and how many of its records are allotted; none at first."""
+        self._emptied: list[tuple[int, int]] = []  # (era in which it was emptied, segment)
+        self._era = 0
+        self._held: dict[object, int] = {}
+        """The era in which each hold began. Threads add and remove theirs at any time: each is one step of a dictionary."""
+        self.reads = 0
+
+    def close(self) -> None:
+        """Give the file's room back to the disk."""
+        os.close(self._file)
+
+    @property
+    def segment_bytes(self) -> int:
+        return self._pages * self.form.page_bytes
+
+    @property
+    def file_bytes(self) -> int:
+        """Bytes that the file takes on the disk at most."""
+        return len(self._live) * self.segment_bytes
+
+    # --- numbers ----------------------------------------------------------------------------------------------
+
+    def allot(self, count: int) -> U64:
+        """Return the numbers of the next records, live from now on: [count]. Raises LogFull with none allotted."""
+        self._reclaim()
+        left = count - (self._records - self._used)
+        if -(-left // self._records) > len(self._free) + self.segments_max - len(self._live):
+            raise LogFull(
+                f"the log of cold rows has {len(self._live)} of {self.segments_max} segments and no room for {count} "
+                "rows more: give `spill_limit` more, or the server more memory"
+            )
+        numbers = np.empty(count, np.int64)
+        done = 0
+        while done < count:
+            if self._used == self._records:
+                self._begin_segment()
+            taken = min(count - done, self._records - self._used)
+            begin = self._tail * self._records + self._used
+            numbers[done : done + taken] = np.arange(begin, begin + taken)
+            self._live[self._tail] += taken
+            self._used += taken
+            done += taken
+        self.live += count
+        return numbers.astype(np.uint64)
+
+    def drop(self, numbers: NDArray[np.integer]) -> None:
+        """Take records from the live ones."""
+        segments, counts = np.unique(numbers.astype(np.int64) // self._records, return_counts=True)
+        self.live -= len(numbers)
+        for segment, count in zip(segments.tolist(), counts.tolist(), strict=True):
+            self._live[segment] -= count
+            assert self._live[segment] >= 0, f"segment {segment} lost a record twice"
+            if not self._live[segment] and segment != self._tail:
+                self._empty(segment)
+
+    def _empty(self, segment: int) -> None:
+        self._emptied.append((self._era, segment))
+        self._era += 1
+
+    def sparse(self) -> int | None:
+        """Return the segment of which the least is live, if it is worth to be written anew."""
+        sealed = [(live, at) for at, live in enumerate(self._live) if live and at != self._tail]
+        live, segment = min(sealed, default=(self._records, -1))
+        return segment if live < _SPARSE * self._records else None
+
+    def _begin_segment(self) -> None:
+        before, self._used = self._tail, 0
+        if self._free:
+            self._tail = self._free.pop()
+        else:
+            self._tail = len(self._live)
+            self._live.append(0)
+            os.ftruncate(self._file, self.file_bytes)
+        if before >= 0 and not self._live[before]:  # emptied while it was the tail
+            self._empty(before)
+
+    def _reclaim(self) -> None:
+        """Free the emptied segments that nobody may read any more."""
+        oldest = min(list(self._held.values()), default=self._era)
+        self._free += [segment for era, segment in self._emptied if era < oldest]
+        self._emptied = [(era, segment) for era, segment in self._emptied if era >= oldest]
+
+    def hold(self) -> object:
+        """Keep all records that are live now as they are, until `let_go` of what this returns.
+
+        The caller shares the lock of the store, or has it alone.
+        """
+        ticket = object()
+        self._held[ticket] = self._era
+        return ticket
+
+    def let_go(self, ticket: object) -> None:
+        """End a hold, under any lock or none."""
+        del self._held[ticket]
+
+    # --- records ----------------------------------------------------------------------------------------------
+
+    def write(self, numbers: U64, keys: U64, rows: F32) -> None:
+        """Write records [n] of numbers in the order that they were allotted. Raises OSError."""
+        at = numbers.astype(np.int64)
+        for begin, end in self._runs(at):
+            pages, first = self._pages_of(at[begin:end])
+            buffer = np.zeros(pages * self.form.page_bytes, np.uint8)
+            self._kernels.seal(self.form, keys[begin:end], rows[begin:end], first, buffer)
+            offset, last = self.form.record_offsets(at[[begin, end - 1]]).tolist()
+            skipped = first * self.form.record_bytes
+            # not a byte more: what follows may be written already
+            self._write_all(memoryview(buffer)[skipped : skipped + last + self.form.record_bytes - offset], offset)
+
+    def _write_all(self, data: memoryview, offset: int) -> None:
+        while data:
+            written = os.pwrite(self._file, data, offset)
+            data, offset = data[written:], offset + written
+
+    def _pages_of(self, at: I64) -> tuple[int, int]:
+        """Return (pages that successive records touch, number of the first one in its page)."""
+        per_page = self.form.records_per_page
+        return int(at[-1] // per_page - at[0] // per_page) + 1, int(at[0] % per_page)
+
+    @staticmethod
+    def _runs(at: I64) -> Iterator[tuple[int, int]]:
+        """Yield the ranges of successive numbers."""
+        if len(at):
+            breaks = (np.flatnonzero(np.diff(at) != 1) + 1).tolist()
+            yield from zip([0, *breaks], [*breaks, len(at)], strict=True)
+
+    def read(self, numbers: U64, keys: U64) -> F32:
+        """Return the rows of records [n, words], in any order. The caller holds the log. Raises LogDamaged."""
+        order = np.argsort(numbers, kind="stable")
+        found = np.empty((len(keys), self.form.words), np.float32)
+        for begin in range(0, len(order), _READ_AT_ONCE):
+            some = order[begin : begin + _READ_AT_ONCE]
+            found[some] = self._read(numbers[some].astype(np.int64), keys[some])
+        self.reads += len(order)
+        return found
+
+    def _read(self, at: I64, keys: U64) -> F32:
+        offsets = self.form.record_offsets(at)
+        raw = np.empty(len(at) * self.form.record_bytes, np.uint8)
+        came = self._kernels.fetch(self._file, offsets, self.form.record_bytes, raw)
+        if came < len(at):
+            raise LogDamaged(f"the record at byte {offsets[came]} of the log of cold rows cannot be read")
+        words = np.empty((len(at), self.form.words), np.float32)
+        fits = self._kernels.unseal(self.form, keys, raw, words)
+        if fits < len(at):
+            raise LogDamaged(f"the record at byte {offsets[fits]} of the log of cold rows is damaged: a failing disk?")
+        return words
+
+    def keys_of(self, segment: int) -> tuple[U64, U64]:
+        """Return (numbers, stored keys) of a segment as the disk has them, damaged or not. Raises LogDamaged."""
+        at = segment * self._records + np.arange(self._records)
+        raw = np.empty(self.segment_bytes, np.uint8)
+        begin = segment * self.segment_bytes
+        if self._kernels.fetch(self._file, np.array([begin]), self.segment_bytes, raw) != 1:
+            raise LogDamaged(f"the segment at byte {begin} of the log of cold rows cannot be read")
+        offsets = self.form.record_offsets(at) - begin
+        return at.astype(np.uint64), raw[offsets[:, None] + np.arange(8)].view(np.uint64)[:, 0]

@@ -1,0 +1,236 @@
+"""Which rows of a store are hot and which are cold: how cold ones are read, and what becomes of whole buckets.
+
+A cold row is read, and woken, before the batch that needs it is applied. What a batch found is looked up again under the
+lock, so a row that was changed, evicted anew or dropped meanwhile is left as it is. eviction.py says how rows become cold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .eviction import LOW, Hand
+from .kernels import Kernels, grow
+from .layout import ENTRY_BYTES
+from .log import RowLog
+from .parts import ABSENT, ASLEEP, COLD, INDEX_BYTES_MAX, NUMBER, TableParts, split
+
+Bools = NDArray[np.bool_]
+F32 = NDArray[np.float32]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+
+_BESIDE_BYTES = ENTRY_BYTES + 4 + INDEX_BYTES_MAX
+"""Bytes of a hot row beside itself: entry, owner, share of the index."""
+_LOADED_AT_ONCE = 2**14
+
+
+@dataclass(frozen=True, slots=True)
+class Asleep:
+    """Cold rows that a batch needs, of one table: stored keys and records, [n]. ticket: of the hold on the log."""
+
+    table: int
+    keys: U64
+    records: U64
+    ticket: object
+
+
+class RowsAsleep(Exception):
+    """A batch needs cold rows: read and wake them, and repeat it. Nothing was changed."""
+
+    def __init__(self, rows: Sequence[Asleep]) -> None:
+        super().__init__(f"{sum(len(each.keys) for each in rows)} rows are cold")
+        self.rows = rows
+
+
+@dataclass(frozen=True, slots=True)
+class TierCounts:
+    """Rows and bytes that are on the disk, and rows that were read from it and evicted to it since the start."""
+
+    cold_rows: int
+    log_bytes: int
+    rows_read: int
+    rows_evicted: int
+
+
+class Tiers:
+    """The tiers of a store's tables: a log for each, and one hand.
+
+    bytes_max: of all logs. budget_bytes: the most that the tables may take.
+    """
+
+    def __init__(
+        self, tables: Sequence[TableParts], kernels: Kernels, folder: Path, bytes_max: int, budget_bytes: int
+    ) -> None:
+        """Open the logs in a folder. Raises OSError."""
+        self.tables = tables
+        self.folder = folder
+        self.logs = [RowLog(folder, table.form, bytes_max // len(tables), kernels) for table in tables]
+        self.hand = Hand(tables, self.logs, kernels, budget_bytes)
+        self._kernels = kernels
+        self._hot_share = 1.0
+
+    def counts(self) -> TierCounts:
+        """Return what the tiers hold, and have done."""
+        return TierCounts(
+            sum(log.live for log in self.logs),
+            sum(log.file_bytes for log in self.logs),
+            sum(log.reads for log in self.logs),
+            self.hand.rows_evicted,
+        )
+
+    # --- cold rows that are needed ------------------------------------------------------------------------------
+
+    def asleep(self, number: int, keys: U64, places: U64) -> Asleep | None:
+        """Return the cold rows among located keys, held in the log until `let_go`; None if there are none."""
+        if not self.logs[number].live or not (chosen := self._cold(places)).any():
+            return None
+        ticket = self.logs[number].hold()
+        return Asleep(number, keys[chosen], self._records(number, places[chosen]), ticket)
+
+    @staticmethod
+    def _cold(places: U64) -> Bools:
+        return (places >= ASLEEP) & (places != ABSENT)
+
+    def _records(self, number: int, places: U64) -> U64:
+        marks = np.empty(len(places), np.uint32)
+        self._kernels.marks(self.tables[number], places, marks)
+        return (marks & NUMBER).astype(np.uint64)
+
+    def read(self, asleep: Asleep) -> F32:
+        """Read cold rows, [n, words]: without any lock. Raises LogDamaged."""
+        return self.logs[asleep.table].read(asleep.records, asleep.keys)
+
+    def let_go(self, rows: Sequence[Asleep]) -> None:
+        """End the hold on the log of each."""
+        for each in rows:
+            self.logs[each.table].let_go(each.ticket)
+
+    def wake(self, asleep: Asleep, rows: F32, *, over_budget: bool = False) -> None:
+        """Make rows hot that were read, those of them that are as they were. Raises StoreFull.
+
+        over_budget: evict nothing for it, since all of a batch has to be hot at once.
+        """
+        table = self.tables[asleep.table]
+        places = np.empty(len(asleep.keys), np.uint64)
+        self._kernels.locate(table, asleep.keys, places)
+        same = self._cold(places)
+        same[same] = self._records(asleep.table, places[same]) == asleep.records[same]
+        places = places[same]
+        parts, _ = split(places)
+        more = np.bincount(parts, minlength=len(table.heads))
+        if not over_budget:
+            self.hand.make_room(asleep.table, more)
+        grow(self._kernels, table, np.zeros_like(more), more)
+        self._kernels.install(table, places, np.ascontiguousarray(rows[same]))
+        self.logs[asleep.table].drop(asleep.records[same])
+
+    def overwrite(self, number: int, places: U64, rows: F32) -> None:
+        """Write rows [n, words], hot or cold: these wake. Raises StoreFull."""
+        table, cold = self.tables[number], self._cold(places)
+        dropped = self._records(number, places[cold])
+        more = np.bincount(split(places[cold])[0], minlength=len(table.heads))
+        grow(self._kernels, table, np.zeros_like(more), more)
+        self._kernels.install(table, places, rows)
+        self.logs[number].drop(dropped)
+
+    # --- segments that are mostly garbage -----------------------------------------------------------------------
+
+    def tidy(self, number: int, keys: U64, records: U64) -> Asleep:
+        """Return the live rows of a sparse segment, held: to be read, and then written anew by `move`."""
+        places = np.empty(len(keys), np.uint64)
+        self._kernels.locate(self.tables[number], keys, places)
+        cold = self._cold(places)
+        cold[cold] = self._records(number, places[cold]) == records[cold]
+        return Asleep(number, keys[cold], records[cold], self.logs[number].hold())
+
+    def move(self, asleep: Asleep, to: U64) -> None:
+        """Name the new records of cold rows that were written anew, and drop the old ones."""
+        table, log = self.tables[asleep.table], self.logs[asleep.table]
+        places = np.empty(len(asleep.keys), np.uint64)
+        self._kernels.locate(table, asleep.keys, places)
+        same = self._cold(places)
+        same[same] = self._records(asleep.table, places[same]) == asleep.records[same]
+        parts, rows = split(places[same])
+        for part in np.unique(parts).tolist():
+            chosen = parts == part
+            table.entries(part)["mark"][rows[chosen]] = COLD | to[same][chosen].astype(np.uint32)
+        log.drop(asleep.records[same])
+        log.drop(to[~same])
+
+    # --- whole parts --------------------------------------------------------------------------------------------
+
+    def forget(self, number: int, part: int) -> None:
+        """Drop the records of a part that is about to be cleared."""
+        marks = self.tables[number].entries(part)["mark"]
+        self.logs[number].drop(marks[marks >= COLD] & NUMBER)
+        self.hand.forget(number, part)
+
+    def expect(self, rows: Sequence[int]) -> None:
+        """Share the budget among so many rows, by table, that are about to be loaded; none: whatever comes may be hot."""
+        room_bytes = LOW * self.hand.budget_bytes - self.hand.used_bytes - sum(rows) * _BESIDE_BYTES
+        all_bytes = sum(count * table.form.row_bytes for count, table in zip(rows, self.tables, strict=False))
+        self._hot_share = min(1.0, max(0.0, room_bytes / all_bytes)) if all_bytes else 1.0
+
+    def fits(self, number: int, rows: int) -> bool:
+        """Return whether so many rows of a table may come and all be hot."""
+        room_bytes = LOW * self.hand.budget_bytes - self.hand.used_bytes
+        return self._hot_share >= 1.0 and rows * (self.tables[number].form.row_bytes + _BESIDE_BYTES) <= room_bytes
+
+    def load(self, number: int, part: int, keys: U64, rows: F32, epoch: int) -> None:
+        """Give an empty part rows [n, words]: the first ones hot, as far as the budget goes, the others cold.
+
+        Rows are in order of arrival, and what came first is used most. Raises StoreFull, OSError.
+        """
+        table = self.tables[number]
+        room = int((LOW * self.hand.budget_bytes - self.hand.used_bytes) // (table.form.row_bytes + _BESIDE_BYTES))
+        hot = max(0, min(int(self._hot_share * len(keys)), room))
+        table.grow(part, len(keys), hot)
+        self._kernels.adopt(table, part, keys[:hot], epoch)
+        table.rows(part)[:] = rows[:hot]
+        table.tier(part)
+        for begin in range(hot, len(keys), _LOADED_AT_ONCE):
+            some = slice(begin, begin + _LOADED_AT_ONCE)
+            records = self.logs[number].allot(len(keys[some]))
+            try:
+                self.logs[number].write(records, keys[some], np.ascontiguousarray(rows[some]))
+            except OSError:
+                self.logs[number].drop(records)
+                raise
+            table.append_cold(part, keys[some], records, epoch)
+        self._kernels.rebuild(table, part)
+
+    def copied(self, number: int, part: int, chosen: I64 | slice, out: F32) -> Filling:
+        """Copy hot rows of a part into `out` [n, words]; the cold ones among them follow, without the lock."""
+        table = self.tables[number]
+        rows = np.arange(table.size(part))[chosen] if isinstance(chosen, slice) else chosen
+        marks = table.entries(part)["mark"][rows]
+        cold = np.flatnonzero(marks >= COLD)
+        hot = np.flatnonzero(marks < COLD)
+        out[hot] = table.rows(part)[(marks[hot] & NUMBER).astype(np.int64)]
+        records = (marks[cold] & NUMBER).astype(np.uint64)
+        log = self.logs[number]
+        return Filling(log, log.hold(), table.keys(part)[rows[cold]], records, cold, out)
+
+
+@dataclass(frozen=True, slots=True)
+class Filling:
+    """Cold rows that a copy lacks as yet: at positions `at` of `out`."""
+
+    log: RowLog
+    ticket: object
+    keys: U64
+    records: U64
+    at: I64
+    out: F32
+
+    def fill(self) -> None:
+        """Read them, without any lock. Raises LogDamaged."""
+        try:
+            self.out[self.at] = self.log.read(self.records, self.keys)
+        finally:
+            self.log.let_go(self.ticket)

@@ -1,0 +1,330 @@
+"""Hot and cold rows: the store of test_store.py again, while rows go to the log and come back at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+from stretto_parameters import Layout, Own, Pulled, Push, PushAnswer, RawBucket, Store, Table, log
+from stretto_parameters.kernels import Kernels
+from stretto_parameters.layout import RowFormat
+from stretto_parameters.optimizers import SGD
+from stretto_parameters.parts import COLD
+from stretto_parameters.reference import Reference, initial_weights
+from stretto_parameters.eviction import Victims
+from stretto_parameters.tiers import Asleep, Filling, RowsAsleep, Tiers
+from .test_store import LAYOUT, MEMORY_BYTES, TwoServers
+
+FOLDER = Path(mkdtemp())
+
+
+class Spilling(Store):
+    """A store that wakes what a batch needs, as a server does."""
+
+    def pull(self, keys: Sequence[np.ndarray], slices: np.ndarray) -> Pulled:
+        while True:
+            try:
+                return super().pull(keys, slices)
+            except RowsAsleep as asleep:
+                self.read_and_wake(asleep)
+
+    def push(self, push: Push, now_us: int = 0) -> PushAnswer:
+        while True:
+            try:
+                return super().push(push, now_us)
+            except RowsAsleep as asleep:
+                self.read_and_wake(asleep)
+
+    def read_and_wake(self, asleep: RowsAsleep) -> None:
+        for each in asleep.rows:
+            self.of_tiers.wake(each, self.of_tiers.read(each), over_budget=True)
+        self.of_tiers.let_go(asleep.rows)
+
+    @property
+    def of_tiers(self) -> Tiers:
+        assert self.tiers is not None
+        return self.tiers
+
+
+class TwoSpillingServers(TwoServers):
+    """Evictions in three parts, with anything between these; segments that are written anew."""
+
+    budget_bytes = 0
+
+    def fresh(self) -> Spilling:
+        store = Spilling(LAYOUT, MEMORY_BYTES, library=self.library, multiplier=1)
+        store.spill_to(FOLDER, 2**30, self.budget_bytes)
+        self.chosen: list[tuple[Store, Tiers, Victims, bool]] = []
+        return store
+
+    @rule(to=st.integers(0, 1), written=st.booleans())
+    def choose(self, to: int, written: bool) -> None:
+        tiers = self.stores[to].tiers
+        assert tiers is not None
+        if not any(each[1] is tiers for each in self.chosen) and (victims := tiers.hand.choose()):
+            if written:
+                tiers.hand.write(victims)
+            self.chosen.append((self.stores[to], tiers, victims, written))
+
+    @rule()
+    def release(self) -> None:
+        for store, tiers, victims, written in self.chosen:
+            if store in self.stores:
+                tiers.hand.release(victims) if written else tiers.hand.spare(victims)
+        self.chosen.clear()
+
+    @rule(to=st.integers(0, 1), rounds=st.integers(1, 40))
+    def evict(self, to: int, rounds: int) -> None:
+        self.release()
+        tiers = self.stores[to].tiers
+        assert tiers is not None
+        for _ in range(rounds):
+            if victims := tiers.hand.choose():
+                tiers.hand.write(victims)
+                tiers.hand.release(victims)
+
+
+class TwoSpillingServersInNumPy(TwoSpillingServers):
+    library = Reference()
+
+
+TestTwoSpillingServers = TwoSpillingServers.TestCase
+TestTwoSpillingServers.settings = settings(max_examples=50, stateful_step_count=40)
+TestTwoSpillingServersInNumPy = TwoSpillingServersInNumPy.TestCase
+TestTwoSpillingServersInNumPy.settings = settings(max_examples=10, stateful_step_count=20)
+
+
+RATE = 0.5
+SMALL = Layout((Table(3, SGD(RATE), seed=1), Table(900, SGD(RATE), seed=2)), 0, buckets=4, slices=1)
+"""Records of which many lie in a page, and records of a page each."""
+MANY = [np.sort(np.random.default_rng(5).integers(0, 2**64, count, dtype=np.uint64)) for count in (1200, 60)]
+
+
+class Trial:
+    """One store and a dictionary of what it must hold. Each operation may be left half done while others come."""
+
+    def __init__(self, seed: int, folder: Path, library: Kernels | None = None) -> None:
+        self.random = np.random.default_rng(seed)
+        self.store = Spilling(SMALL, MEMORY_BYTES, library=library)
+        with patch.multiple(log, _SEGMENT_BYTES=4096, _SEGMENT_PAGES_MIN=1):
+            self.store.spill_to(folder, 2**30, 0)
+        self.tiers = self.store.of_tiers
+        self.store.set_own(range(SMALL.columns), Own.MINE)
+        self.rows: list[dict[int, np.ndarray]] = [{}, {}]
+        self.at = 0
+        self.chosen: tuple[Victims, bool] | None = None
+        self.asleep: list[tuple[Asleep, np.ndarray | None]] = []
+        self.copies: list[tuple[np.ndarray, np.ndarray, list[Filling], list[bytes]]] = []
+        self.sparse: tuple[Asleep, np.ndarray] | None = None
+        self.segments = 0
+
+    def keys(self, number: int) -> np.ndarray:
+        """Return some keys, those at the front far more often; now and then many at once."""
+        count = int(self.random.integers(1, (400 if self.random.random() < 0.1 else 40) if number == 0 else 6))
+        chosen = (len(MANY[number]) * self.random.random(count) ** 4).astype(int)
+        return np.unique(MANY[number][chosen])
+
+    def run(self, steps: int) -> None:
+        names = ("push", "push", "pull", "choose", "choose", "release", "want", "want", "read", "wake", "copy", "fill")
+        rare = ("tidy", "move", "drop", "overwrite", "load", "budget", "check")
+        for _ in range(steps):
+            name = self.random.choice(names if self.random.random() < 0.85 else rare)
+            getattr(self, name)()
+        for finish in (self.fill, self.move, self.release, self.check):
+            finish()
+
+    def push(self) -> None:
+        self.put(*(self.keys(number) for number in range(2)))
+
+    def put(self, *given: np.ndarray) -> None:
+        """Push keys, of the first table or of both."""
+        keys = [*given, np.zeros(0, np.uint64)][:2]
+        gradients = [self.random.normal(0, 1, (len(each), d)).astype(np.float32) for each, d in zip(keys, (3, 900))]
+        for number, (of_table, by) in enumerate(zip(keys, gradients)):
+            for key, gradient in zip(of_table.tolist(), by):
+                row = self.rows[number].setdefault(key, first(number, key))
+                row -= np.float32(RATE) * gradient
+        claim = np.ones(SMALL.columns, np.bool_)
+        dense, none = np.zeros((1, 1), np.float32), np.zeros(0, np.float32)
+        self.store.push(Push(1, 0, self.at, self.at + 1, 0, claim, keys, gradients, dense, none))
+        self.at += 1
+
+    def pull(self) -> None:
+        keys = [self.keys(number) for number in range(2)]
+        found = self.store.pull(keys, np.zeros(0, np.int64)).rows
+        for number, (of_table, rows) in enumerate(zip(keys, found)):
+            for key, row in zip(of_table.tolist(), rows):
+                assert row.tobytes() == self.rows[number].get(key, first(number, key)).tobytes()
+
+    def choose(self) -> None:
+        for _ in range(int(self.random.integers(1, 30))):
+            if self.chosen is None and (victims := self.tiers.hand.choose()):
+                written = self.random.random() < 0.9
+                if written:
+                    self.tiers.hand.write(victims)
+                self.chosen = victims, written
+            if self.random.random() < 0.9:
+                self.release()
+
+    def release(self) -> None:
+        if self.chosen is not None:
+            victims, written = self.chosen
+            self.tiers.hand.release(victims) if written else self.tiers.hand.spare(victims)
+            self.chosen = None
+
+    def want(self) -> None:
+        number = int(self.random.integers(2))
+        keys = MANY[number][self.random.random(len(MANY[number])) < 0.05]
+        places = np.empty(len(keys), np.uint64)
+        self.store.kernels.locate(self.store._tables[number], keys, places)
+        if found := self.tiers.asleep(number, keys, places):
+            self.asleep.append((found, None))
+
+    def read(self) -> None:
+        self.asleep = [
+            (each, self.tiers.read(each) if rows is None and self.some() else rows) for each, rows in self.asleep
+        ]
+
+    def wake(self) -> None:
+        left: list[tuple[Asleep, np.ndarray | None]] = []
+        for each, rows in self.asleep:
+            if rows is None:
+                left.append((each, rows))
+            else:
+                self.tiers.wake(each, rows, over_budget=self.some())
+                self.tiers.let_go([each])
+        self.asleep = left
+
+    def some(self) -> bool:
+        return bool(self.random.integers(2))
+
+    def copy(self) -> None:
+        number, bucket = int(self.random.integers(2)), int(self.random.integers(4))
+        found, _, _, lacking = self.store.begin_range(bucket, 0, number)
+        raw = found[number]
+        wanted = [self.rows[number][key].tobytes() for key in raw.keys.tolist()]
+        self.copies.append((raw.keys, raw.rows, lacking, wanted))
+
+    def fill(self) -> None:
+        for keys, rows, lacking, wanted in self.copies:
+            for each in lacking:
+                each.fill()
+            assert [row.tobytes() for row in rows] == wanted, f"a copy of {len(keys)} rows"
+        self.copies.clear()
+
+    def tidy(self) -> None:
+        number = int(self.random.integers(2))
+        segment = self.tiers.logs[number].sparse()
+        if self.sparse is None and segment is not None:
+            records, keys = self.tiers.logs[number].keys_of(segment)
+            found = self.tiers.tidy(number, keys, records)
+            to = self.tiers.logs[number].allot(len(found.keys))
+            self.tiers.logs[number].write(to, found.keys, self.tiers.read(found))
+            self.sparse = found, to
+            self.segments += 1
+
+    def move(self) -> None:
+        if self.sparse is not None:
+            self.tiers.move(*self.sparse)
+            self.tiers.let_go([self.sparse[0]])
+            self.sparse = None
+
+    def drop(self, bucket: int | None = None) -> None:
+        bucket = int(self.random.integers(4)) if bucket is None else bucket
+        self.store.drop_bucket(bucket)
+        for rows in self.rows:
+            for key in [key for key in rows if key >> 62 == bucket]:
+                del rows[key]
+
+    def overwrite(self) -> None:
+        bucket = int(self.random.integers(4))
+        raw = []
+        for number, width in enumerate((3, 900)):
+            keys = self.keys(number)
+            keys = keys[keys >> np.uint64(62) == bucket]
+            raw.append(RawBucket(keys, self.random.normal(0, 1, (len(keys), width)).astype(np.float32)))
+            self.rows[number].update(zip(keys.tolist(), raw[-1].rows.copy()))
+        self.store.import_bucket(bucket, raw, replace=False)
+
+    def load(self) -> None:
+        """Go back to a copy of a bucket, as a restore does."""
+        bucket = int(self.random.integers(4))
+        self.tiers._hot_share = float(self.random.random())
+        self.store.import_bucket(bucket, self.store.export_bucket(bucket))
+
+    def budget(self) -> None:
+        self.tiers.hand.budget_bytes = int(self.random.choice([0, self.tiers.hand.used_bytes, 2**30]))
+
+    def check(self) -> None:
+        for number in range(2):
+            found: dict[int, bytes] = {}
+            for bucket in range(4):
+                raw = self.store.export_bucket(bucket)[number]
+                found.update(zip(raw.keys.tolist(), (row.tobytes() for row in raw.rows)))
+            assert found == {key: row.tobytes() for key, row in self.rows[number].items()}
+            cold = sum(int((t.entries(p)["mark"] >= COLD).sum()) for t in [self.store._tables[number]] for p in range(4))
+            pending = self.chosen is not None and self.chosen[0].table == number
+            assert pending or self.sparse or self.tiers.logs[number].live == cold, "each live record is a cold row"
+
+
+def first(number: int, key: int) -> np.ndarray:
+    form = RowFormat.of_table(SMALL.tables[number])
+    return initial_weights(form, np.array([key], np.uint64))[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_comes_between_the_parts_of_an_operation_the_rows_are_those_of_a_dictionary(
+    seed: int, tmp_path: Path
+) -> None:
+    trial = Trial(seed, tmp_path, Reference() if seed == 2 else None)
+    trial.run(300 if seed == 2 else 4000)
+    counts = trial.tiers.counts()
+    assert seed == 2 or min(counts.rows_evicted, counts.rows_read, trial.segments) > 8, "nothing was tried"
+
+
+@pytest.mark.night
+def test_a_million_operations_leave_the_rows_of_a_dictionary(tmp_path: Path) -> None:
+    """As many in ten stores, one after the other."""
+    for seed in range(10):
+        Trial(100 + seed, tmp_path).run(100_000)
+
+
+def a_trial(folder: Path) -> Trial:
+    """With a budget that nothing fits in, and rows of the first bucket that may become cold."""
+    trial = Trial(0, folder)
+    trial.put(MANY[0][:800])
+    while trial.chosen is None:
+        victims = trial.tiers.hand.choose()
+        if victims is None:
+            continue
+        trial.tiers.hand.write(victims)
+        trial.chosen = victims, True
+        if victims.part:
+            trial.release()
+    return trial
+
+
+def test_a_row_that_changed_since_it_was_chosen_stays_hot_though_a_second_hand_has_cooled_it(tmp_path: Path) -> None:
+    trial = a_trial(tmp_path)
+    trial.put(np.sort(trial.chosen[0].keys))
+    fresh = np.arange(1, 20, dtype=np.uint64)
+    trial.tiers.hand._hands[0][0] = 0  # it passes them first
+    trial.put(fresh)  # no room: rows of the same part are evicted for it
+    assert trial.tiers.hand.rows_evicted > 0
+    trial.release()
+    trial.check()
+
+
+def test_rows_of_a_bucket_that_went_while_they_were_chosen_are_left_alone(tmp_path: Path) -> None:
+    trial = a_trial(tmp_path)
+    trial.drop(0)
+    trial.release()
+    trial.put(MANY[0][:3])
+    trial.check()

@@ -1,0 +1,247 @@
+"""Rows of a server that find no room in memory: when they go to the disk, and how they come back.
+
+A thread evicts while the server is near its budget, slice by slice, so that a push waits for no disk and for a slice at
+most. A batch that needs cold rows reads them before it takes the lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+from stretto_parameters import LogDamaged, RowsAsleep, Store, Tiers
+from stretto_parameters.kernels import Kernels
+from stretto_parameters.reuse import ReuseDistances
+
+from ..errors import ServerEmptied
+from .layout import U64
+from .turns import Turn
+
+log = logging.getLogger("stretto.engine")
+
+R = TypeVar("R")
+Hold = Callable[[], AbstractContextManager[None]]
+
+_TRIES = 8
+"""Times that a batch looks for its rows again before it keeps the lock while they are read."""
+_LOOK_S = 0.05
+_FAULT_S = 1.0
+"""Pause after the disk has refused rows."""
+_MEASURED_FROM = 0.25
+_PAGE_BYTES = 4096
+_PROBE_PAGES, _PROBE_READS = 2**13, 1024
+_SLICES = 64
+"""Slices after which an eviction looks at its budget again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spill:
+    """Where a server keeps rows that find no room in memory.
+
+    bytes_max: of the files in `folder`. budget_bytes: what all rows, entries and indices may take, given what they take
+    now; it follows the limit of the pod.
+    """
+
+    folder: Path
+    bytes_max: int
+    budget_bytes: Callable[[int], int]
+
+    def prepare(self, store: Store) -> str:
+        """Let a store keep cold rows; return why it cannot, else ""."""
+        try:
+            store.spill_to(self.folder, self.bytes_max, self.budget_bytes(store.memory_bytes()))
+        except OSError as error:
+            return f"rows cannot be kept in {self.folder}: {error.strerror or error}"
+        return ""
+
+
+def awake(turn: Turn, store: Callable[[], Store], hold: Hold, call: Callable[[Store], R]) -> R:
+    """Return the result of a call under the lock, once all rows that it needs are hot.
+
+    Raises LogDamaged, and what the call raises.
+    """
+    for _ in range(_TRIES):
+        try:
+            with hold():
+                return call(store())
+        except RowsAsleep as asleep:
+            wake(turn, store, asleep)
+    with turn.alone():  # each time others have evicted what was woken: now nobody else comes between
+        while True:
+            try:
+                return call(store())
+            except RowsAsleep as asleep:
+                tiers = _tiers_of(store())
+                try:
+                    for each in asleep.rows:
+                        tiers.wake(each, tiers.read(each), over_budget=True)
+                finally:
+                    tiers.let_go(asleep.rows)
+
+
+def wake(turn: Turn, store: Callable[[], Store], asleep: RowsAsleep) -> None:
+    """Read cold rows without the lock, and make them hot under it. Raises LogDamaged."""
+    tiers = _tiers_of(store())
+    try:
+        rows = [tiers.read(each) for each in asleep.rows]
+        with turn.alone():
+            for each, words in zip(asleep.rows, rows, strict=True):
+                tiers.wake(each, words)
+    finally:
+        tiers.let_go(asleep.rows)
+
+
+def _tiers_of(store: Store) -> Tiers:
+    assert store.tiers is not None, "only tiers have cold rows"
+    return store.tiers
+
+
+class Pulls:
+    """What workers pull from a server: the number of rows, and how often rows are used again."""
+
+    def __init__(self) -> None:
+        self.rows = 0
+        """Rows that were pulled since the start, each once a batch."""
+        self._reuse = ReuseDistances(secrets.randbits(64))
+        self._counting = threading.Lock()
+
+    def add(self, keys: Sequence[U64]) -> None:
+        """Count a pull of keys, by table."""
+        with self._counting:
+            self.rows += sum(len(each) for each in keys)
+            for number, each in enumerate(keys):
+                # another number for each table: the low bits, by which keys are sampled, stay
+                self._reuse.add(each ^ np.uint64(number << 40) if number else each)
+
+    def miss_ratios(self, rows: int) -> tuple[float, ...]:
+        """Return the share of pulled rows that would be read if k/16 of so many rows were in memory, for each k."""
+        with self._counting:
+            return self._reuse.miss_ratios(rows)
+
+
+class Eviction:
+    """Evicts rows of a server in a thread, as long as the server lives.
+
+    store: the store of the server's life now, with its lock. on_damage: called with the reason when rows are lost.
+    """
+
+    def __init__(
+        self, spill: Spill, store: Callable[[], tuple[Store, Turn]], on_damage: Callable[[str], None]
+    ) -> None:
+        self._spill = spill
+        self._store = store
+        self._on_damage = on_damage
+        self.fault = ""
+        """Why rows cannot be evicted; "" while they can."""
+        self.disk_reads_per_s = 0.0
+        """Random reads of the disk, measured once the rows take a quarter of their budget; 0 before."""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="eviction", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause_s = _LOOK_S
+        while not self._ended.wait(pause_s):
+            pause_s = _LOOK_S
+            try:
+                self._round()
+            except ServerEmptied:
+                continue
+            except LogDamaged as error:
+                self._on_damage(str(error))
+                pause_s = _FAULT_S
+            except OSError as error:
+                if not self.fault:
+                    log.warning("rows cannot be evicted: %s", error)
+                self.fault, pause_s = str(error) or type(error).__name__, _FAULT_S
+
+    def _round(self) -> None:
+        store, turn = self._store()
+        tiers = store.tiers
+        if tiers is None:
+            return
+        tiers.hand.budget_bytes = self._spill.budget_bytes(store.memory_bytes())
+        if not self.disk_reads_per_s and store.memory_bytes() > _MEASURED_FROM * tiers.hand.budget_bytes:
+            self.disk_reads_per_s = random_reads_per_s(self._spill.folder, store.kernels)
+        if tiers.hand.is_full():
+            for _ in range(_SLICES):
+                self._evict(tiers, turn)
+                if tiers.hand.is_relieved() or self._ended.is_set():
+                    break
+            self.fault = ""
+        for number, rows in enumerate(tiers.logs):
+            if (segment := rows.sparse()) is not None:
+                self._tidy(tiers, turn, number, segment)
+
+    def _evict(self, tiers: Tiers, turn: Turn) -> None:
+        """Evict a slice of rows. Raises OSError, ServerEmptied."""
+        with turn.alone():
+            victims = tiers.hand.choose()
+        if victims is None:
+            return
+        try:
+            tiers.hand.write(victims)
+        except OSError:
+            with self._store()[1].alone():
+                tiers.hand.spare(victims)
+            raise
+        with self._store()[1].alone():  # of the next life, if this one has ended: its rows are then spared
+            tiers.hand.release(victims)
+
+    def _tidy(self, tiers: Tiers, turn: Turn, number: int, segment: int) -> None:
+        """Write the live rows of a segment anew. Raises OSError, LogDamaged, ServerEmptied."""
+        rows = tiers.logs[number]
+        records, keys = rows.keys_of(segment)
+        with turn.alone():
+            found = tiers.tidy(number, keys, records)
+            try:
+                to = rows.allot(len(found.keys))
+            except OSError:
+                tiers.let_go([found])
+                raise
+        try:
+            rows.write(to, found.keys, tiers.read(found))
+        except (OSError, LogDamaged):
+            with self._store()[1].alone():
+                rows.drop(to)
+            raise
+        else:
+            with self._store()[1].alone():
+                tiers.move(found, to)
+        finally:
+            tiers.let_go([found])
+
+
+def random_reads_per_s(folder: Path, kernels: Kernels) -> float:
+    """Return the random reads of a page that the disk of a folder does in a second, many of them asked for at once.
+
+    It writes 32 MiB for that, and takes their pages out of the system's cache. Raises OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        for _ in range(_PROBE_PAGES // 256):
+            file.write(os.urandom(256 * _PAGE_BYTES))
+        file.flush()
+        os.fdatasync(file.fileno())
+        with contextlib.suppress(AttributeError):
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        chosen = np.sort(np.random.default_rng(0).choice(_PROBE_PAGES, _PROBE_READS, replace=False))
+        begun = time.perf_counter()
+        kernels.fetch(file.fileno(), chosen * _PAGE_BYTES, _PAGE_BYTES, np.empty(_PROBE_READS * _PAGE_BYTES, np.uint8))
+        return _PROBE_READS / (time.perf_counter() - begun)

@@ -1,0 +1,112 @@
+"""Servers whose rows find no room in memory: the same bits as of servers that have room, through all that they do."""
+
+import os
+import threading
+
+import numpy as np
+import pytest
+from shipped_planner import first_columns
+from stretto.engine import Spill, load_image, move, one_table
+from stretto.errors import StrettoError
+from stretto_parameters import LogDamaged
+from stretto_parameters.optimizers import Adam
+from trainer_harness import wait_for
+
+from .test_images import export, opened
+
+pytestmark = pytest.mark.slow
+
+LAYOUT = one_table(16, 200, state_size=2, optimizer=Adam(0.05), seed=8)
+BUDGET_BYTES = 2**20
+"""A part of what the rows take: indices alone are a quarter of it."""
+
+
+@pytest.fixture
+def spilling(bare_here, tmp_path):
+    """Function (count) -> servers that may keep a few rows in memory, and own nothing."""
+
+    def make(count, disk_bytes=2**30, **options):
+        return bare_here(LAYOUT, count, spill=Spill(tmp_path, disk_bytes, lambda used_bytes: BUDGET_BYTES), **options)
+
+    return make
+
+
+def cold_rows(servers):
+    return sum(control.unlocked.tiers.counts().cold_rows for control in servers.controls())
+
+
+def train(servers, training, shards, threads=1):
+    """Train shards, each by one worker, `threads` of them at once."""
+    workers = [servers.worker(number) for number in range(threads)]
+
+    def run(number):
+        for shard in shards[number::threads]:
+            training.train_shard(workers[number], shard, attempt=1, length=512)
+
+    running = [threading.Thread(target=run, args=(number,)) for number in range(threads)]
+    for each in running:
+        each.start()
+    for each in running:
+        each.join()
+
+
+def test_a_spilled_server_trains_saves_moves_and_comes_back_with_the_bits_of_one_that_has_room(
+    cluster_here, spilling, training
+):
+    roomy, tight = cluster_here(LAYOUT), spilling(2).place()
+    for servers in (roomy, tight):
+        train(servers, training, range(12))
+    wait_for(lambda: cold_rows(tight) > 0)
+    assert tight.checksum() == roomy.checksum()
+    images = [opened(*export(control)) for control in tight.controls()]
+    train(tight, training, [12])
+    train(roomy, training, [12])
+    new = tight.add()
+    took = {c: s for s, columns in first_columns(LAYOUT, range(2)).items() for c in list(columns)[::3]}
+    for _ in move(tight.processes[new], took, tight.addresses):
+        pass
+    assert tight.checksum() == roomy.checksum()
+    assert (tight.samples() == roomy.samples()).all()
+    restored = spilling(1)
+    load_image(restored.control(0), images, range(LAYOUT.columns))
+    assert cold_rows(restored) > 0, "all of it has no room in one server"
+    train(restored, training, [12])
+    assert restored.checksum() == roomy.checksum()
+
+
+def test_workers_that_push_at_once_lose_nothing_while_rows_come_and_go(spilling, training):
+    servers = spilling(2).place()
+    train(servers, training, range(16), threads=4)
+    wait_for(lambda: cold_rows(servers) > 0)
+    assert set(servers.samples().tolist()) == {16 * 512}
+    assert all(control.unlocked.tiers.counts().rows_read for control in servers.controls())
+    assert not any(server.eviction.fault for server in servers.processes.values())
+
+
+def test_a_full_disk_costs_memory_and_no_row(cluster_here, spilling, training):
+    """The fault has a name, and goes once there is room again."""
+    roomy, full = cluster_here(LAYOUT), spilling(2, disk_bytes=0).place()
+    for servers in (roomy, full):
+        train(servers, training, range(8))
+    wait_for(lambda: all("spill_limit" in server.eviction.fault for server in full.processes.values()))
+    assert cold_rows(full) == 0
+    assert full.checksum() == roomy.checksum()
+    for control in full.controls():
+        control.unlocked.tiers.logs[0].segments_max = 10
+    wait_for(lambda: cold_rows(full) > 0 and not any(server.eviction.fault for server in full.processes.values()))
+
+
+def test_a_row_that_the_disk_has_changed_is_never_served(spilling, training):
+    """The server tells that it is lost; until it has ended, whoever needs the row is refused."""
+    told = []
+    servers = spilling(1, on_damage=told.append).place()
+    train(servers, training, range(8))
+    wait_for(lambda: cold_rows(servers) > 200)
+    log = servers.control(0).unlocked.tiers.logs[0]
+    os.pwrite(log._file, bytes([0x55]) * log.file_bytes, 0)
+    with pytest.raises(LogDamaged, match="is damaged: a failing disk"):
+        servers.checksum()
+    worker = servers.worker()
+    with pytest.raises(StrettoError, match="is damaged"):
+        worker.pull(LAYOUT.index(np.arange(5000)))
+    assert "is damaged" in told[0]
