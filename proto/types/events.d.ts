@@ -692,6 +692,8 @@ export interface ModelSpec {
   row_weights?: "float32" | "bfloat16";
   /** type in which embedding rows and their gradients travel between workers and parameter servers; bfloat16 halves these bytes and rounds both */
   transfer?: "float32" | "bfloat16";
+  /** fewer bytes between workers and parameter servers, for slow networks; with `transfer`, rows travel in the narrower type of both */
+  wire?: TransferSpec;
   /** numbers in the vector of one embedding key */
   embedding_dim?: number;
   /** URL of a .keras file or SavedModel of the same Keras model, to start with its weights; the pods read it */
@@ -1242,6 +1244,16 @@ export interface Toleration {
   effect?: "NoSchedule" | "PreferNoSchedule" | "NoExecute" | null;
   /** seconds for which a taint with effect NoExecute is tolerated; none: for ever */
   seconds?: number | null;
+}
+
+/** The types in which rows and dense parameters travel; parameter servers keep and update float32 ones. */
+export interface TransferSpec {
+  /** from parameter servers to workers; bfloat16 is rounded to nearest */
+  pull?: "float32" | "bfloat16";
+  /** gradients, to parameter servers. int8: a byte a value, and a scale for each 64. What rounding takes from a dense gradient is added to the worker's next one; those of rows are right in the mean */
+  push?: "float32" | "bfloat16" | "int8";
+  /** pulls of a worker of which one brings the dense parameters, from `pipeline_from_step` on. At 4 they are up to three of its steps older */
+  dense_every?: number;
 }
 
 /** Data that a job's pods see as a folder. The installation says which sources jobs may name. */

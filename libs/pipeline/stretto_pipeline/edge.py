@@ -78,12 +78,21 @@ class FeedEdge(ABC, Generic[Batch]):
         """Return whether there is a lane whose answers are used."""
         return bool(self._machine.lanes)
 
-    def follow(self, ranges: Sequence[SampleRange]) -> None:
-        """State the batches to come, in order. Without batches, a `take` that still waits is given up."""
+    def follow(self, ranges: Sequence[SampleRange], ahead: int = 1) -> None:
+        """State the batches to come, in order, and how many of them home has ready where there are no lanes.
+
+        Without batches, a `take` that still waits is given up.
+        """
         with self._lock:
             if not ranges:
                 self._needed = None
-            self.tell(Wanted(tuple(ranges)))
+            self.tell(Wanted(tuple(ranges), ahead))
+
+    def ready(self) -> list[tuple[SampleRange, Batch]]:
+        """Return the batches that the next calls of `take` get at once, in their order, and leave them there."""
+        with self._lock:
+            found = ((wanted, self._here[wanted, lane]) for wanted, lane in self._machine.ready)
+            return [(wanted, batch) for wanted, batch in found if not isinstance(batch, BaseException)]
 
     def take(self, waited_s: float = 0.0) -> Future[Batch]:
         """Return the future of the first batch to come. Its error is what preparing the batch raised, or FeedFailed.

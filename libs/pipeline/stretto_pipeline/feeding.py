@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import islice, takewhile
 from math import inf
 from statistics import median
 
@@ -65,9 +65,13 @@ class SampleRange:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The batches to come, in order. A batch that was wanted before, and is not among them, is dropped."""
+    """The batches to come, in order. A batch that was wanted before, and is not among them, is dropped.
+
+    ``ahead``: how many of them home has ready where there are no lanes, within the window.
+    """
 
     ranges: tuple[SampleRange, ...]
+    ahead: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,7 +370,7 @@ class FeedMachine:
         self._window_bytes = window_bytes
         self._kind_of = kind_of
         self._order: deque[SampleRange] = deque()
-        self._is_needed = False
+        self._ahead, self._is_needed = 1, False
         self._here: dict[SampleRange, str] = {}
         """Wanted batches that can be delivered, each with its lane, "" for home."""
         self._unchecked: dict[SampleRange, str] = {}
@@ -390,6 +394,11 @@ class FeedMachine:
         """True while there is a lane."""
         return bool(self._lanes)
 
+    @property
+    def ready(self) -> list[tuple[SampleRange, str]]:
+        """The batches that can be delivered one after the other, each with its lane, "" for home."""
+        return [(each, self._here[each]) for each in takewhile(self._here.__contains__, self._order)]
+
     def next_s(self) -> float:
         """Return the time at which Tick has to be reported, infinity if it has not."""
         head = self._order[0] if self._is_needed and self._home.prepares is None else None
@@ -399,8 +408,8 @@ class FeedMachine:
         """Handle an event; ``now_s`` is the time on any clock that does not go back."""
         self._actions = []
         match event:
-            case Wanted(ranges):
-                self._want(ranges)
+            case Wanted(ranges, ahead):
+                self._want(ranges, ahead)
             case Needed(waited_s):
                 assert self._order, "nothing is wanted"
                 self._is_needed = True
@@ -418,8 +427,6 @@ class FeedMachine:
                 self._prepared(event, now_s)
             case Compared(lane, wanted, is_same):
                 self._compared(lane, wanted, is_same)
-            case Tick():
-                pass
         self.counts.late += sum(lane.note_late(now_s) for lane in self._lanes.values())
         self._release()
         self._deliver(now_s)
@@ -427,8 +434,8 @@ class FeedMachine:
         self._use_home(now_s)
         return self._actions
 
-    def _want(self, ranges: tuple[SampleRange, ...]) -> None:
-        self._order = deque(ranges)
+    def _want(self, ranges: tuple[SampleRange, ...], ahead: int) -> None:
+        self._order, self._ahead = deque(ranges), ahead
         self._is_needed = self._is_needed and bool(ranges)
         wanted = frozenset(ranges)
         for gone in [each for each in self._here if each not in wanted]:
@@ -562,10 +569,15 @@ class FeedMachine:
             self._prepare(head, now_s)
         elif self._unchecked:
             self._prepare(next(each for each in self._order if each in self._unchecked), now_s)
-        elif not (self.lanes or head in self._here or any(each.is_leaving_with(head) for each in self._lanes.values())):
-            self._prepare(head, now_s)
+        elif not self.lanes and (missing := self._first_missing()) is not None:
+            self._prepare(missing, now_s)
         elif self.lanes and self._home.may_help and (last := self._last_in_time()) is not None:
             self._prepare(last, now_s)
+
+    def _first_missing(self) -> SampleRange | None:
+        """Return the first batch of those ahead that is neither here nor with a lane that leaves."""
+        coming = {each for lane in self._lanes.values() if lane.is_leaving for each in lane.asked} | self._here.keys()
+        return next((each for each in islice(self._window(), self._ahead) if each not in coming), None)
 
     def _last_in_time(self) -> SampleRange | None:
         """Return the batch that lanes would have last, if home has it by then; never the first, asked for soon."""

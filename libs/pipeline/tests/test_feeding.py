@@ -383,3 +383,19 @@ def test_answers_that_wait_are_bounded_in_bytes() -> None:
     run.tell = tell  # type: ignore[method-assign]
     run.run()
     assert most <= 4 + 1  # and home's while it is compared
+
+
+@pytest.mark.parametrize(("ahead", "size_bytes", "count"), [(1, 10, 1), (3, 10, 3), (3, 30, feeding.SPARE)])
+def test_home_has_as_many_batches_ready_as_are_wanted_ahead_within_the_window(
+    ahead: int, size_bytes: int, count: int
+) -> None:
+    machine = FeedMachine(window_bytes=30)
+    wanted = tuple(SampleRange("", start, 1) for start in range(6))
+    actions, prepared = machine.handle(Wanted(wanted, ahead), 0.0), []
+    while actions:
+        [action] = actions
+        assert isinstance(action, Prepare)
+        prepared.append(action.range)
+        actions = machine.handle(HomePrepared(action.range, size_bytes), 0.0)
+    assert prepared == [*wanted[:count]]
+    assert machine.ready == [(each, "") for each in prepared]

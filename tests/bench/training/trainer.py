@@ -59,9 +59,9 @@ class Job:
         self.workers = [self.engine.process("-m", self.engine.trainer) for _ in range(self.count)]
         self.layout: dict[str, Any] = ask_all(self.workers, do="layout")[0]["layout"]
 
-    def connect(self, pipeline: bool = True) -> None:
-        """Connect the workers, anew where they were connected before; they go on with other shards."""
-        shared = {"servers": self.servers.addresses, "pipeline": pipeline, "stream": self.stream}
+    def connect(self, pipeline: bool = True, **more: Any) -> None:
+        """Connect the workers, anew where they were connected before; they go on with other shards. more: `wire`."""
+        shared = {"servers": self.servers.addresses, "pipeline": pipeline, "stream": self.stream, **more}
         shared |= self.servers.access
         for number, worker in enumerate(self.workers):
             worker.send(do="connect", worker=number, first_shard=self.first_shard, **shared)
@@ -81,7 +81,7 @@ class Job:
         ends = [end for worker in self.train(seconds) for end in worker]
         server_s, worker_s = self.servers.cpu_s() - server_s, self.worker_cpu_s() - worker_s
         rate = len(ends) / (max(ends) - begun)
-        return Round(rate, 1e3 * worker_s / len(ends), 1e3 * server_s / len(ends))
+        return Round(rate, 1e3 * worker_s / len(ends), 1e3 * server_s / len(ends), len(ends))
 
     def worker_cpu_s(self) -> float:
         return sum(worker.cpu_s() for worker in self.workers)
@@ -99,6 +99,7 @@ class Round:
     rate: float
     worker_ms: float = 0.0
     server_ms: float = 0.0
+    steps: int = 0
 
 
 class Strategy:

@@ -12,6 +12,7 @@ os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
 import tensorflow as tf
 from stretto.build import make_program
 from stretto.engine import Access, Key, Parameters
+from stretto.engine.transfer import Wire
 from stretto.model.program import Options
 from stretto.worker.step import Trainer, Work
 from stretto.worker.step_timer import StepTimer
@@ -40,7 +41,7 @@ class Worker:
         self.shard, self.offset = 0, 0
         self.parameters = None
 
-    def connect(self, servers, worker, key, encrypted=False, first_shard=0, pipeline=True, stream=False):
+    def connect(self, servers, worker, key, encrypted=False, first_shard=0, pipeline=True, stream=False, wire=None):
         if self.parameters is not None:
             self.trainer.close()
             self.parameters.close()
@@ -52,6 +53,7 @@ class Worker:
             worker=worker,
             access=Access(Key.of(key.encode()), encrypted),
             refresh_servers=lambda: dict(self.servers),
+            wire=Wire.of("float32", wire or {}),
         )
         self.parameters.seed(self.program.initial_dense())
         self.trainer = Trainer(

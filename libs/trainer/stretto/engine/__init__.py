@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from stretto_parameters import Own
     from stretto_plane import Key
 
-    from .client import FINISHED, Parameters, Pulled, PushResult
+    from .client import FINISHED, Parameters, PushResult
     from .codec import ServerStats, WorkerSeen
     from .control import Control
     from .images import Base, Exported, PsImage, export_image, image_bytes, load_image, loaded_bytes
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .link import Access
     from .locked_store import LockedStore
     from .migration import MoveStep, move
+    from .pulling import Pulled
     from .routing import owners
     from .server import ParameterServer
     from .spilling import Spill
@@ -60,7 +61,6 @@ _HOMES = {
     ".client": (
         "FINISHED",
         "Parameters",
-        "Pulled",
         "PushResult",
     ),
     ".codec": (
@@ -90,6 +90,7 @@ _HOMES = {
         "MoveStep",
         "move",
     ),
+    ".pulling": ("Pulled",),
     ".routing": ("owners",),
     ".server": ("ParameterServer",),
 }

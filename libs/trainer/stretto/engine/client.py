@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Literal
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import numpy as np
 from stretto_parameters import Code, Own
@@ -20,31 +21,17 @@ from ..errors import (
     StaleAttempt,
 )
 from . import codec, protocol
-from .layout import F32, I64, U64, Bools, KeyBatch, Layout
-from .link import Access, Link
-from .protocol import Kind, Transfer
+from .layout import F32, I64, Bools, KeyBatch, Layout
+from .link import Access
+from .protocol import Gradients, Kind
+from .pulling import Pulled, Puller, chosen_of
 from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Route, Routes
+from .transfer import EXACT, Debt, Transfer, Wire
 
 _BACKOFF_SHARE = 0.2
 """Pause before a push is repeated, as a share of the time since its first rejection."""
 _BACKOFF_MOST_S = 0.5
 FINISHED = 2**62  # the progress of a shard whose records were deleted
-_NOTHING: F32 = np.zeros(0, np.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class Pulled:
-    """The pulled parameters: rows [n, dimension] of each table in the order of its keys, dense [dense_size], and the
-    state [state_size].
-
-    seconds: duration of the whole pull. rows_seconds: the share of the rows, by bytes (both travel together).
-    """
-
-    rows: tuple[F32, ...]
-    dense: F32
-    state: F32
-    seconds: float
-    rows_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +54,7 @@ class Parameters:
 
     servers: id -> address. access: the key of the job. worker: the n of pod `worker-<n>`. refresh_servers: returns the
     current servers; called when the route turns out to be outdated. timeout_s: limit of one operation on one server.
-    patience_s: how long columns may be without an owner before `OwnershipUnknown`. transfer: the type in which rows
-    and their gradients travel; bfloat16 halves their bytes and rounds both to 8 bits.
+    patience_s: how long columns may be without an owner before `OwnershipUnknown`. wire: how values travel in training.
 
     Threads: any number of pulls at a time, one push at a time. After `ServerLost` the same call may be repeated.
     """
@@ -83,14 +69,17 @@ class Parameters:
         refresh_servers: Callable[[], dict[int, str]] | None = None,
         timeout_s: float = 20.0,
         patience_s: float = 60.0,
-        transfer: Literal["float32", "bfloat16"] = "float32",
+        wire: Wire | None = None,
     ) -> None:
         self.layout = layout
-        self._transfer = Transfer[transfer.upper()]
+        self._pushed = (wire or Wire()).push
+        self._debt = Debt()
+        self.carries_debt = self._pushed.slices is not Transfer.FLOAT32
+        """A push leaves to the next what rounding takes from its dense gradient, unless it `pays`."""
         self.worker = worker
         self._patience_s = patience_s
         self._routes = Routes(layout, access, refresh_servers, timeout_s, patience_s)
-        self._pulls = ThreadPoolExecutor(4, thread_name_prefix="pull")
+        self._puller = Puller(layout, self._routes, wire or Wire())
         self.connect(servers, wait=True)
 
     def connect(self, servers: dict[int, str], *, wait: bool = False) -> None:
@@ -136,45 +125,31 @@ class Parameters:
             raise LayoutError(f"state has shape {state.shape}, the layout wants ({size},)")
         return state
 
-    def begin_pull(self, keys: KeyBatch) -> Future[Pulled]:
-        """Run `pull` in a thread, to overlap it with the step before."""
-        return self._pulls.submit(self.pull, keys)
+    def begin_pull(self, keys: KeyBatch, is_fresh: bool = False) -> Future[Pulled]:
+        """Pull for a step of training in a thread, to overlap it with the step before.
+
+        Values are rounded, and unless `is_fresh` the dense vector is that of an earlier such pull, as `wire` says.
+        """
+        return self._puller.begin(keys, is_fresh)
 
     def pull(self, keys: KeyBatch) -> Pulled:
-        """Read the current rows of the keys and the whole dense vector. Raises ServerLost, OwnershipUnknown."""
-        begun = time.perf_counter()
-        layout = self.layout
-        while True:
-            route = self._routes.current()
-            chosen = {server: _chosen(part.buckets, keys) for server, part in route.parts.items()}
-            requests: dict[int, tuple[Link, Kind, Sequence[Any]]] = {
-                server: (part.link, Kind.PULL, self._pull_part(part, keys, chosen[server]))
-                for server, part in route.parts.items()
-            }
-            answers = {
-                s: protocol.read_pulled(layout, requests[s][2], parts)
-                for s, parts in self._routes.ask(requests).items()
-            }
-            if all((answers[s].own[part.claim] != Own.NOT_MINE).all() for s, part in route.parts.items()):
-                break
-            self._routes.refresh()
-        tables = zip(layout.tables, keys.tables, strict=True)
-        rows = tuple(np.empty((len(of), table.dimension), np.float32) for table, of in tables)
-        dense = np.empty((layout.slices, layout.slice_length), np.float32)
-        state = _NOTHING
-        for server, part in route.parts.items():
-            for table, given, at in zip(rows, answers[server].rows, chosen[server], strict=True):
-                table[at] = given
-            dense[part.slices] = answers[server].slices
-            if layout.state_size and part.claim[layout.buckets]:
-                state = answers[server].state
-        seconds = time.perf_counter() - begun
-        row_bytes = sum(table.nbytes for table in rows)
-        share = row_bytes / max(1, row_bytes + dense.nbytes)
-        return Pulled(rows, layout.join_dense(dense), state, seconds, seconds * share)
+        """Read the current rows of the keys and the whole dense vector, as the servers have them.
 
-    def _pull_part(self, part: Part, keys: KeyBatch, chosen: Sequence[Any]) -> list[Any]:
-        return protocol.pull_request(part.slices, _keys_at(keys, chosen), self._transfer)
+        Raises ServerLost, OwnershipUnknown.
+        """
+        return self._puller.pull(keys, EXACT)
+
+    @property
+    def has_cold_rows(self) -> bool:
+        """Return whether a server told in the last pull of training that it has rows outside its memory."""
+        return bool(self._puller.cold)
+
+    def hint(self, keys: KeyBatch) -> None:
+        """Name the rows of a batch to come to servers with cold rows, which read theirs meanwhile.
+
+        Nothing waits for it, and no value depends on it: where servers are behind, or do not answer, it is dropped.
+        """
+        self._puller.hint(keys)
 
     # --- push ---------------------------------------------------------------------------------------------
 
@@ -193,6 +168,7 @@ class Parameters:
         state_delta: F32 | None = None,
         generation: int | None = None,
         lineage: int | None = None,
+        pays: bool = False,
     ) -> PushResult:
         """Apply one batch exactly once: samples start..stop of the shard, counted from the shard's beginning.
 
@@ -203,6 +179,7 @@ class Parameters:
         generation: the generation of the servers when the shard was requested. Under a later generation nothing is
         sent: restored servers may have forgotten this shard, and samples with another shard id now would count twice.
         lineage: the lineage of the ledger that leased the shard. Parameters of another lineage belong to other books.
+        pays: the dense gradient is sent in float32 with what rounding has left of earlier ones; nothing is owed then.
         Raises StaleAttempt, ProgressGap, BatchMisaligned, ServersReplaced (give the batch up), ServerLost,
         OwnershipUnknown (repeat it).
         """
@@ -210,13 +187,10 @@ class Parameters:
         layout = self.layout
         _check_push(layout, keys, row_gradients, start, stop)
         head = np.array([shard, attempt, start, stop, self.worker], np.int64)
-        of_slices = None if dense_squares is None else layout.split_dense(dense_squares)
-        slices, delta = layout.split_dense(dense_gradient), self._state(state_delta)
-        gradients = (row_gradients, row_squares or [None] * len(row_gradients), slices, of_slices, delta)
+        given = (row_gradients, dense_gradient, row_squares, dense_squares, state_delta)
+        gradients, arrived = self._rounded(pays, np.random.default_rng((shard, start)), *given)
         pending = np.ones(layout.columns, np.bool_)
-        retries = 0
-        applied = 0
-        update_seconds = 0.0
+        retries, applied, update_seconds = 0, 0, 0.0
         backoff = _Backoff()
         while True:
             route = self._routes.current()
@@ -238,6 +212,7 @@ class Parameters:
                 elif code is not Code.NOT_OWNED:
                     raise _refusal(code, server, shard, attempt, start, stop)
             if not pending.any():
+                arrived()
                 return PushResult(time.perf_counter() - begun, update_seconds, retries, applied)
             if time.perf_counter() > begun + self._patience_s:
                 raise OwnershipUnknown(
@@ -249,27 +224,35 @@ class Parameters:
             backoff.wait()
             self._routes.refresh()
 
-    def _push_part(
+    def _rounded(
         self,
-        part: Part,
-        claim: Bools,
-        head: I64,
-        keys: KeyBatch,
-        gradients: tuple[Sequence[F32], Sequence[F32 | None], F32, F32 | None, F32],
-    ) -> list[Any]:
-        """Return the parts of a push to one server. gradients: of rows, their squares, of slices, their squares, the
-        state's delta."""
-        rows, squares, slices, slice_squares, delta = gradients
+        pays: bool,
+        chances: np.random.Generator,
+        rows: Sequence[F32],
+        dense: F32,
+        row_squares: Sequence[F32 | None],
+        dense_squares: F32 | None,
+        state_delta: F32 | None,
+    ) -> tuple[Gradients, Callable[[], None]]:
+        """Return gradients as they travel, with what is owed; and the function to call once servers have them."""
+        layout = self.layout
+        route = self._routes.current()
+        books = route.generation, route.lineage
+        transfers = replace(self._pushed, slices=Transfer.FLOAT32) if pays else self._pushed
+        slices = self._debt.added_to(layout.split_dense(dense), books)
+        of_slices = None if dense_squares is None else layout.split_dense(dense_squares)
+        gradients = Gradients.of(transfers, rows, slices, self._state(state_delta), row_squares, of_slices, chances)
+        return gradients, partial(self._debt.note, slices, gradients.slices, transfers.slices, books)
+
+    def _push_part(self, part: Part, claim: Bools, head: I64, keys: KeyBatch, gradients: Gradients) -> list[Any]:
+        """Return the parts of a push to one server."""
         buckets = self.layout.buckets
-        chosen = _chosen(claim[:buckets], keys)
+        chosen = chosen_of(claim[:buckets], keys)
         ids: Any = np.flatnonzero(claim[buckets:])
         if len(ids) and ids[-1] - ids[0] + 1 == len(ids):
             ids = slice(int(ids[0]), int(ids[-1]) + 1)
-        of_rows = [np.ascontiguousarray(given[at], np.float32) for given, at in zip(rows, chosen, strict=True)]
-        of_squares = [None if given is None else given[at] for given, at in zip(squares, chosen, strict=True)]
-        sent = (head, claim, _keys_at(keys, chosen), of_rows, slices[ids], delta)
-        chosen_squares = None if slice_squares is None else slice_squares[ids]
-        return protocol.push_request(*sent, self._transfer, of_squares, chosen_squares)
+        stored = [table.stored for table in keys.tables]
+        return protocol.push_request(head, claim, stored, gradients, chosen, ids)
 
     # --- progress -----------------------------------------------------------------------------------------
 
@@ -308,28 +291,8 @@ class Parameters:
         self._routes.ask({server: (part.link, Kind.CALL, parts) for server, part in route.parts.items()})
 
     def close(self) -> None:
-        self._pulls.shutdown(wait=False, cancel_futures=True)
+        self._puller.close()
         self._routes.close()
-
-
-def _chosen(buckets: Bools, keys: KeyBatch) -> list[Any]:
-    """Return the keys of these buckets in each table: a slice (no copy) if they are adjacent, else an index."""
-    held = np.flatnonzero(buckets)
-    if not len(held):
-        return [slice(0, 0)] * len(keys.tables)
-    adjacent = held[-1] - held[0] + 1 == len(held)
-    chosen: list[Any] = []
-    for table in keys.tables:
-        if adjacent:
-            begin = int(table.counts[: held[0]].sum())
-            chosen.append(slice(begin, begin + int(table.counts[held[0] : held[-1] + 1].sum())))
-        else:
-            chosen.append(np.flatnonzero(np.repeat(buckets, table.counts)))
-    return chosen
-
-
-def _keys_at(keys: KeyBatch, chosen: Sequence[Any]) -> list[U64]:
-    return [table.stored[at] for table, at in zip(keys.tables, chosen, strict=True)]
 
 
 class _Backoff:

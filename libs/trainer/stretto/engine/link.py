@@ -41,6 +41,8 @@ class Link:
         self._timeout_s = timeout_s
         self._hello = json.dumps({"protocol": protocol.VERSION, "layout": layout.to_dict() if layout else None})
         self._life = ""
+        self.takes_hints = False
+        """The server understands hints, and tells in pulls of training whether it has cold rows."""
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
         self._closed = False
@@ -94,7 +96,7 @@ class Link:
                 raise ServerLost(self.server, self.address, f"ps-{answer['server']} answers at its address")
             if self._life and answer["life"] != self._life:
                 raise ServerLost(self.server, self.address, "another process answers at its address")
-            self._life = answer["life"]
+            self._life, self.takes_hints = answer["life"], answer.get("hints", False)
         except BaseException:
             connection.close()
             raise

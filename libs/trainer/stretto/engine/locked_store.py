@@ -156,6 +156,11 @@ class LockedStore:
         except RowsAsleep as asleep:
             wake(self.turn, self._now, asleep)
 
+    def cold_rows(self) -> int:
+        """Return the number of rows on the disk."""
+        tiers = self.unlocked.tiers
+        return tiers.counts().cold_rows if tiers is not None else 0
+
     def _now(self) -> Store:
         return self.unlocked
 

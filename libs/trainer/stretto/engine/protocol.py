@@ -4,16 +4,17 @@ A message of the plane has a kind and parts. Arrays travel as they lie in memory
 
 | kind | parts of the request | parts of the answer |
 | --- | --- | --- |
-| HELLO | JSON: protocol, layout | JSON: protocol, server, life, pid |
-| PULL | transfer i64 · slice ids i64 · keys u64 | own i64 [columns] · rows · slices f32 · state f32 |
-| PUSH | shard, attempt, start, stop, worker, transfer i64 · claim u8 [columns] · keys u64 · row gradients · places of
-keys with squares u32 · these squares · slice gradients f32 · state delta f32 | code, columns applied, microseconds i64
-· own i64 [columns] |
+| HELLO | JSON: protocol, layout | JSON: protocol, server, life, pid, hints |
+| PULL | transfer i64 · slice ids i64 · keys | own i64 [columns] · rows · slices · state f32 · cold rows i64 |
+| HINT | as of a PULL, whose rows will be pulled soon | nothing |
+| PUSH | shard, attempt, start, stop, worker, transfer i64 · claim u8 [columns] · keys · row gradients · places of
+keys with squares u32 · these squares · slice gradients, or these and their squares · state delta f32 | code, columns
+applied, microseconds i64 · own i64 [columns] |
 | CALL | a control operation and its arguments (codec.py) | its result |
 
-Keys, rows, row gradients, places and squares are one part for each table. Rows, their gradients and squares are f32, or
-bfloat16 where the request's `transfer` says so: rounded to nearest by the sender. Squares travel where they are not
-those of the gradients.
+Keys, rows, row gradients, places and squares are one part for each table. `transfer` names the types of rows and of
+slices, of their gradients and their squares (transfer.py). Squares travel where they are not those of the gradients.
+A pull of training adds 2^24 where the HELLO told of `hints`; only then the answer ends with cold rows, if any.
 REFUSED answers what does not fit the layout or the state, and FULL a push that finds no memory; both carry a text.
 """
 
@@ -21,19 +22,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from functools import cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_parameters import Code, InputRefused, Layout, Pulled, Push, kernels
+from stretto_parameters import Code, InputRefused, Layout, Pulled, Push
 
 from .layout import F32, I64, U64, Bools
+from .transfer import EXACT, Transfer, Transfers, array_of, received, received_keys, sent, sent_keys
 
 VERSION = 2
 _HEAD = 6
-_kernels = cache(kernels.load)
+_TRAINING = 1 << 24
+_NOTHING: F32 = np.zeros(0, np.float32)
 assert sys.byteorder == "little", "arrays travel as they lie in memory"
 
 
@@ -44,81 +47,134 @@ class Kind(IntEnum):
     PULL = 2
     PUSH = 3
     CALL = 4
+    HINT = 5
     ANSWER = 16
     REFUSED = 17
     FULL = 18
 
 
-class Transfer(IntEnum):
-    """The type in which rows and their gradients travel."""
-
-    FLOAT32 = 0
-    BFLOAT16 = 1
-
-
 Parts = Sequence[Any]
 
 
-def pull_request(slices: I64, keys: Sequence[U64], transfer: Transfer) -> list[Any]:
-    """Return the parts of a pull."""
-    return [np.array([transfer], np.int64), slices, *keys]
+def pull_request(
+    slices: I64, keys: Sequence[U64], transfers: Transfers = EXACT, is_training: bool = False
+) -> list[Any]:
+    """Return the parts of a pull, or of a hint."""
+    code = transfers.code | (_TRAINING if is_training else 0)
+    return [np.array([code], np.int64), slices, *(sent_keys(each, transfers) for each in keys)]
 
 
-def read_pull(layout: Layout, parts: Parts) -> tuple[list[U64], I64, Transfer]:
-    """Return (keys of each table, slice ids, transfer) of a pull. Raises InputRefused."""
+def read_pull(layout: Layout, parts: Parts) -> tuple[list[U64], I64, Transfers, bool]:
+    """Return (keys of each table, slice ids, types of the answer, whether it is of training). Raises InputRefused."""
     if len(parts) != 2 + len(layout.tables):
         raise InputRefused(f"a pull of {len(parts)} parts, the layout wants {2 + len(layout.tables)}")
-    keys = [_array(f"keys of table {i}", part, np.uint64) for i, part in enumerate(parts[2:])]
-    return keys, _array("slices", parts[1], np.int64), _transfer(_array("transfer", parts[0], np.int64).tolist())
+    codes = array_of("transfer", parts[0], np.int64).tolist()
+    transfers = Transfers.of([code & ~_TRAINING for code in codes], Transfer.BFLOAT16)
+    keys = [received_keys(f"keys of table {i}", part, transfers) for i, part in enumerate(parts[2:])]
+    return keys, array_of("slices", parts[1], np.int64), transfers, codes[0] & _TRAINING > 0
 
 
-def pull_answer(pulled: Pulled, keys: Sequence[U64], slices: I64, transfer: Transfer) -> list[Any]:
+def pull_answer(
+    pulled: Pulled, keys: Sequence[U64], slices: I64, transfers: Transfers, cold_rows: int = 0
+) -> list[Any]:
     """Return the parts of the answer to a pull of these keys and slices."""
     assert _lengths(pulled) == (*map(len, keys), len(slices)), "an answer has a row for each key, in their order"
-    return [pulled.own, *_sent(pulled.rows, transfer), pulled.slices, pulled.state]
+    rows = (sent(each, transfers.rows) for each in pulled.rows)
+    told = [np.array([cold_rows], np.int64)] if cold_rows else []
+    return [pulled.own, *rows, sent(pulled.slices, transfers.slices), pulled.state, *told]
 
 
-def read_pulled(layout: Layout, asked: Parts, parts: Parts) -> Pulled:
-    """Return the answer to the pull that was ``asked``. Raises InputRefused."""
-    if len(parts) != 3 + len(layout.tables):
-        raise InputRefused(f"an answer of {len(parts)} parts, the layout wants {3 + len(layout.tables)}")
-    (transfer,), of_slices, *of_keys = asked
-    rows = tuple(_received("rows", layout, parts[1:-2], Transfer(transfer)))
-    slices = _array("slices", parts[-2], np.float32, layout.slice_length)
-    pulled = Pulled(rows, slices, _array("state", parts[-1], np.float32), _array("own", parts[0], np.int64))
+def read_pulled(
+    layout: Layout, keys: Sequence[U64], slices: I64, transfers: Transfers, parts: Parts
+) -> tuple[Pulled, bool]:
+    """Return the answer to a pull of these, and whether the server has cold rows. Raises InputRefused."""
+    wanted_parts = 3 + len(layout.tables)
+    if len(parts) not in (wanted_parts, wanted_parts + 1):
+        raise InputRefused(f"an answer of {len(parts)} parts, the layout wants {wanted_parts}")
+    own, *of_rows, of_slices, state = parts[:wanted_parts]
+    rows = tuple(_of_tables("rows", layout, of_rows, transfers.rows))
+    dense = received("slices", of_slices, transfers.slices, layout.slice_length)
+    pulled = Pulled(rows, dense, array_of("state", state, np.float32), array_of("own", own, np.int64))
     found = (*_lengths(pulled), len(pulled.state), len(pulled.own))
-    if found != (wanted := (*map(len, of_keys), len(of_slices), layout.state_size, layout.columns)):
+    if found != (wanted := (*map(len, keys), len(slices), layout.state_size, layout.columns)):
         raise InputRefused(f"rows of tables, slices, state and own of {found} in an answer, where {wanted} were asked")
-    return pulled
+    return pulled, len(parts) > wanted_parts
 
 
 def _lengths(pulled: Pulled) -> tuple[int, ...]:
     return (*map(len, pulled.rows), len(pulled.slices))
 
 
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """The gradients of a batch for all columns, as they travel.
+
+    rows: of each table, for each of its keys. row_squares: as of `Push`, not rounded yet; differ: by table, the keys
+    whose squares are not those of their gradients, so that they travel. slices, slice_squares: for each dense slice.
+    """
+
+    transfers: Transfers
+    rows: Sequence[NDArray[Any]]
+    row_squares: Sequence[F32 | None]
+    differ: Sequence[Bools]
+    slices: NDArray[Any]
+    slice_squares: NDArray[Any] | None
+    state_delta: F32
+
+    @staticmethod
+    def of(
+        transfers: Transfers,
+        rows: Sequence[F32],
+        slices: F32,
+        state_delta: F32,
+        row_squares: Sequence[F32 | None] = (),
+        slice_squares: F32 | None = None,
+        chances: np.random.Generator | None = None,
+    ) -> Gradients:
+        """Round gradients as `transfers` say. chances: rows that travel as INT8 are rounded by these."""
+        rows = [np.asarray(each, np.float32) for each in rows]
+        squares = row_squares or [None] * len(rows)
+        return Gradients(
+            transfers,
+            [sent(each, transfers.rows, chances) for each in rows],
+            squares,
+            [_differ(*each) for each in zip(rows, squares, strict=True)],
+            sent(slices, transfers.slices),
+            None if slice_squares is None else sent(slice_squares, transfers.slices.of_squares),
+            state_delta,
+        )
+
+
+def _differ(gradients: F32, squares: F32 | None) -> Bools:
+    if squares is None:
+        return np.zeros(len(gradients), np.bool_)
+    return (squares != gradients * gradients).any(axis=1)
+
+
 def push_request(
-    head: I64,
-    claim: Bools,
-    keys: Sequence[U64],
-    rows: Sequence[F32],
-    slices: F32,
-    state_delta: F32,
-    transfer: Transfer,
-    row_squares: Sequence[F32 | None] = (),
-    slice_squares: F32 | None = None,
+    head: I64, claim: Bools, keys: Sequence[U64], gradients: Gradients, chosen: Sequence[Any], ids: Any
 ) -> list[Any]:
-    """Return the parts of a push. head: shard, attempt, start, stop, worker. row_squares, slice_squares: as of `Push`;
-    the latter follow the gradients of slices in one part."""
-    whole = np.append(head, np.int64(transfer))
-    places: list[NDArray[np.uint32]] = []
-    squares: list[F32] = []
-    for gradients, given in zip(rows, row_squares or [None] * len(rows), strict=True):
-        differ = [] if given is None else np.flatnonzero((given != gradients * gradients).any(axis=1))
-        places.append(np.array(differ, np.uint32))
-        squares.append(gradients[:0] if given is None else given[differ])
-    sent = (*_sent(rows, transfer), *places, *_sent(squares, transfer))
-    both = slices if slice_squares is None else np.concatenate([slices, slice_squares])
-    return [whole, claim.view(np.uint8), *keys, *sent, both, state_delta]
+    """Return the parts of a push. head: shard, attempt, start, stop, worker. chosen: by table, which of its keys and
+    gradients are of claimed columns; ids: which slices."""
+    differ = [each[at] for each, at in zip(gradients.differ, chosen, strict=True)]
+    squares = [
+        sent(all_[at][its], gradients.transfers.rows.of_squares) if all_ is not None else _NOTHING
+        for all_, at, its in zip(gradients.row_squares, chosen, differ, strict=True)
+    ]
+    slices = gradients.slices[ids]
+    if gradients.slice_squares is not None:
+        both = (slices, gradients.slice_squares[ids])
+        slices = np.concatenate([np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in both])
+    return [
+        np.append(head, np.int64(gradients.transfers.code)),
+        claim.view(np.uint8),
+        *(sent_keys(each[at], gradients.transfers) for each, at in zip(keys, chosen, strict=True)),
+        *(np.ascontiguousarray(each[at]) for each, at in zip(gradients.rows, chosen, strict=True)),
+        *(np.flatnonzero(each).astype(np.uint32) for each in differ),
+        *squares,
+        slices,
+        gradients.state_delta,
+    ]
 
 
 def read_push(layout: Layout, parts: Parts) -> Push:
@@ -126,22 +182,20 @@ def read_push(layout: Layout, parts: Parts) -> Push:
     tables = len(layout.tables)
     if len(parts) != 4 + 4 * tables:
         raise InputRefused(f"a push of {len(parts)} parts, the layout wants {4 + 4 * tables}")
-    head = _array("head", parts[0], np.int64)
-    claim = _array("claim", parts[1], np.uint8)
+    head = array_of("head", parts[0], np.int64)
+    claim = array_of("claim", parts[1], np.uint8)
     if len(head) != _HEAD or (claim > 1).any():
         raise InputRefused(f"a push with a head of {len(head)} numbers or a claim beyond 0 and 1: of another version?")
-    shard, attempt, start, stop, worker, transfer = head.tolist()
+    shard, attempt, start, stop, worker, code = head.tolist()
+    transfers = Transfers.of([code], Transfer.INT8)
     of_rows, of_places, of_squares = (parts[2 + begin * tables : 2 + (begin + 1) * tables] for begin in (1, 2, 3))
-    rows = _received("row gradients", layout, of_rows, _transfer([transfer]))
-    places = [_array(f"places of table {i}", part, np.uint32) for i, part in enumerate(of_places)]
-    given = _received("squares", layout, of_squares, _transfer([transfer]))
+    rows = _of_tables("row gradients", layout, of_rows, transfers.rows)
+    places = [array_of(f"places of table {i}", part, np.uint32) for i, part in enumerate(of_places)]
+    given = _of_tables("squares", layout, of_squares, transfers.rows.of_squares)
     squares = [_spread(*each) for each in zip(rows, places, given, strict=True)]
-    keys = [_array(f"keys of table {i}", part, np.uint64) for i, part in enumerate(parts[2 : 2 + tables])]
-    slices = _array("slice gradients", parts[-2], np.float32, layout.slice_length)
-    claimed = int(claim[layout.buckets :].sum())
-    of_slices = slices[claimed:] if len(slices) == 2 * claimed > 0 else None
-    slices = slices if of_slices is None else slices[:claimed]
-    delta = _array("state delta", parts[-1], np.float32)
+    keys = [received_keys(f"keys of table {i}", part, transfers) for i, part in enumerate(parts[2 : 2 + tables])]
+    slices, of_slices = _of_slices(layout, parts[-2], transfers.slices, int(claim[layout.buckets :].sum()))
+    delta = array_of("state delta", parts[-1], np.float32)
     return Push(
         shard, attempt, start, stop, worker, claim.view(np.bool_), keys, rows, slices, delta, squares, of_slices
     )
@@ -154,7 +208,7 @@ def push_answer(code: Code, applied: int, update_us: int, own: I64) -> list[Any]
 
 def read_push_answer(parts: Parts, claimed: int) -> tuple[Code, int, float]:
     """Return (code, columns applied, seconds in the server) for a push of ``claimed`` columns. Raises InputRefused."""
-    head = _array("head", parts[0], np.int64).tolist() if parts else []
+    head = array_of("head", parts[0], np.int64).tolist() if parts else []
     if len(head) != 3 or head[0] not in set(Code) or not 0 <= head[1] <= claimed:
         raise InputRefused(f"an answer with the head {head[:4]} to a push of {claimed} columns: of another version?")
     return Code(head[0]), head[1], head[2] / 1e6
@@ -171,30 +225,18 @@ def _spread(gradients: F32, places: NDArray[np.uint32], squares: F32) -> F32 | N
     return found
 
 
-def _transfer(given: list[int]) -> Transfer:
-    if len(given) != 1 or given[0] not in (Transfer.FLOAT32, Transfer.BFLOAT16):
-        raise InputRefused(f"transfer = {given[:4]} is neither [0] (float32) nor [1] (bfloat16): of another version?")
-    return Transfer(given[0])
+def _of_slices(layout: Layout, part: Any, transfer: Transfer, claimed: int) -> tuple[F32, F32 | None]:
+    """Return the gradients of slices, and their squares where these follow them. Raises InputRefused."""
+    view, width = memoryview(part).cast("B"), layout.slice_length
+    cut = claimed * transfer.row_bytes(width)
+    if not claimed or view.nbytes != cut + claimed * transfer.of_squares.row_bytes(width):
+        return received("slice gradients", view, transfer, width), None
+    squares = received("squares of slices", view[cut:], transfer.of_squares, width)
+    return received("slice gradients", view[:cut], transfer, width), squares
 
 
-def _sent(rows: Sequence[F32], transfer: Transfer) -> list[Any]:
-    return [_kernels().narrow(each) for each in rows] if transfer is Transfer.BFLOAT16 else list(rows)
-
-
-def _received(name: str, layout: Layout, parts: Parts, transfer: Transfer) -> list[F32]:
-    dtype = np.uint16 if transfer is Transfer.BFLOAT16 else np.float32
-    arrays = [
-        _array(f"{name} of table {i}", part, dtype, table.dimension)
+def _of_tables(name: str, layout: Layout, parts: Parts, transfer: Transfer) -> list[F32]:
+    return [
+        received(f"{name} of table {i}", part, transfer, table.dimension)
         for i, (table, part) in enumerate(zip(layout.tables, parts, strict=True))
     ]
-    return [_kernels().widen(each) for each in arrays] if transfer is Transfer.BFLOAT16 else arrays
-
-
-def _array(name: str, part: Any, dtype: type[np.generic], width: int = 0) -> Any:
-    """Return the array of a part: [n], or [n, width]. Raises InputRefused."""
-    view = memoryview(part)
-    row_bytes = np.dtype(dtype).itemsize * max(1, width)
-    if view.nbytes % row_bytes:
-        raise InputRefused(f"{name} of {view.nbytes} bytes: not a multiple of {row_bytes}")
-    array = np.frombuffer(view, dtype)
-    return array.reshape(-1, width) if width else array

@@ -193,6 +193,11 @@ class Routes:
         with self._lock:
             return self._generation
 
+    @property
+    def known(self) -> Route | None:
+        """The route as last read, if there is one."""
+        return self._route
+
     def current(self) -> Route:
         """Return the route as last read; read it if there is none."""
         return self._route or self.refresh()

@@ -72,6 +72,7 @@ class ParameterServer:
             Kind.PULL: self._pull,
             Kind.PUSH: self._push,
             Kind.CALL: self._call,
+            Kind.HINT: self._hint,
         }
         try:
             self._listener = Listener(
@@ -158,12 +159,17 @@ class ParameterServer:
         if given is not None:
             self.adopt(Layout.from_dict(given))
         _, life = self._life_of(peer)
-        answer = {"protocol": protocol.VERSION, "server": self.index, "life": life, "pid": os.getpid()}
+        answer = {"protocol": protocol.VERSION, "server": self.index, "life": life, "pid": os.getpid(), "hints": True}
         return Kind.ANSWER, [json.dumps(answer).encode()]
 
     def _pull(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
-        keys, slices, transfer = protocol.read_pull(self.layout, message.parts)
-        return Kind.ANSWER, protocol.pull_answer(store.pull(keys, slices), keys, slices, transfer)
+        keys, slices, transfers, is_training = protocol.read_pull(self.layout, message.parts)
+        pulled, cold_rows = store.pull(keys, slices), store.cold_rows() if is_training else 0
+        return Kind.ANSWER, protocol.pull_answer(pulled, keys, slices, transfers, cold_rows)
+
+    def _hint(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
+        store.hint(protocol.read_pull(self.layout, message.parts)[0])
+        return Kind.ANSWER, []
 
     def _push(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
         return Kind.ANSWER, protocol.push_answer(*store.push(protocol.read_push(self.layout, message.parts)))

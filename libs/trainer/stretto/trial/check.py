@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ..model.program import Program
 
 STEPS = 60
+LEAST = {"pull": "bfloat16", "push": "int8"}
+"""The types of `model.wire` with which the fewest bytes travel."""
 _READ_S = 2.0
 """The time for which reading alone is measured."""
 _MILLION = 10**6
@@ -82,6 +84,9 @@ class Figures:
     keys_per_sample: float
     row_bytes: tuple[float, ...]
     dense_parameters: int
+    step_bytes: float
+    step_bytes_least: float
+    """The bytes of a step between a worker and its parameter servers: as float32, and as `LEAST` says."""
     worker_memory_bytes: int
 
     @property
@@ -257,6 +262,7 @@ def _plain(value: Any) -> Any:
 
 def _measured(program: Program, request: CheckRequest, samples: int) -> Figures:
     """Train some steps on a parameter server in this process."""
+    from ..engine.transfer import Wire
     from ..model.one_step import compare_steps
     from .local import Here
 
@@ -288,6 +294,8 @@ def _measured(program: Program, request: CheckRequest, samples: int) -> Figures:
         keys_per_sample=of_sample,
         row_bytes=tuple(program.layout.row_bytes(number) for number in range(len(program.layout.tables))),
         dense_parameters=program.layout.dense_size,
+        step_bytes=Wire().step_bytes(program.layout, keys),
+        step_bytes_least=Wire.of("float32", LEAST).step_bytes(program.layout, keys),
         worker_memory_bytes=1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     )
 

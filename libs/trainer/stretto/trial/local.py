@@ -17,6 +17,7 @@ from ..batches.feed import Feed
 from ..build import make_program
 from ..engine import Access, KeyBatch, Parameters, ParameterServer, export_image
 from ..engine.layout import F32
+from ..engine.transfer import Wire
 from ..errors import DataError
 from ..export.checkpoint_source import open_checkpoint
 from ..export.run import Format, write
@@ -63,7 +64,7 @@ class Here:
         program: Program,
         batch_size: int,
         *,
-        transfer: Literal["float32", "bfloat16"] = "float32",
+        wire: Wire | None = None,
         pipeline: bool = True,
         pipeline_from_step: int = PIPELINE_FROM_STEP,
         feed: Feed | None = None,
@@ -73,9 +74,7 @@ class Here:
         self.server = ParameterServer(0, program.layout)
         self.server.own(range(program.layout.columns))
         access = Access(self.server.key)
-        self._parameters = Parameters(
-            program.layout, {0: self.server.address}, worker=0, access=access, transfer=transfer
-        )
+        self._parameters = Parameters(program.layout, {0: self.server.address}, worker=0, access=access, wire=wire)
         self._meter = StepTimer()
         self._trainer = Trainer(
             program,
@@ -146,6 +145,7 @@ def train_locally(
     seed: int = 0,
     row_weights: Literal["float32", "bfloat16"] = "float32",
     transfer: Literal["float32", "bfloat16"] = "float32",
+    wire: Mapping[str, Any] | None = None,
     pipeline: bool = True,
     pipeline_from_step: int = PIPELINE_FROM_STEP,
     held_out: str = "",
@@ -157,6 +157,7 @@ def train_locally(
     task: an object with build() and read(start, length), or a class that is called with ``arguments``.
     samples: a number, or partition -> number, trained in this order; with partitions, ``held_out`` names the
     partition to evaluate on.
+    wire: how values travel, as in `model.wire` of a job file.
     export_to: a folder or URL for the trained model with its tables, as `stretto export` writes it.
     Raises ModelRefused and DataError as a job would.
     """
@@ -180,7 +181,8 @@ def train_locally(
     if left_out := compare_steps(program):
         log.warning("%s", left_out)
     log.info("every parameter is updated by %s", program.update.told())
-    with Here(program, batch_size, transfer=transfer, pipeline=pipeline, pipeline_from_step=pipeline_from_step) as here:
+    travels = Wire.of(transfer, wire or {})
+    with Here(program, batch_size, wire=travels, pipeline=pipeline, pipeline_from_step=pipeline_from_step) as here:
         parts = samples.items() if isinstance(samples, Mapping) else [("", samples)]
         losses = [loss for name, count in parts for loss in here.train(0, count, name)]
         window = here.window()

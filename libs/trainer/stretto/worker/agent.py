@@ -97,6 +97,7 @@ class Worker:
         Earlier events are ignored: they also name servers that are still being filled from a checkpoint.
         """
         from ..engine.client import Parameters
+        from ..engine.transfer import Wire
 
         warming = ThreadPoolExecutor(1).submit(self.program.warm)
         while not self._pod.leaving.is_set():
@@ -112,7 +113,7 @@ class Worker:
                     access=self._pod.access,
                     refresh_servers=self._servers.known,
                     patience_s=_PATIENCE_S,
-                    transfer=self._spec.model.transfer,
+                    wire=Wire.of(self._spec.model.transfer, self._spec.model.wire.model_dump()),
                 )
                 self._seeded = parameters.generation
                 parameters.seed(self.program.initial_dense(), self.program.initial_state())

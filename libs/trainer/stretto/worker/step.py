@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -17,8 +18,9 @@ from stretto_pipeline.feeding import SampleRange
 from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
 
 from ..batches.feed import Feed
-from ..engine.client import FINISHED, Parameters, Pulled, PushResult
+from ..engine.client import FINISHED, Parameters, PushResult
 from ..engine.layout import KeyBatch
+from ..engine.pulling import Pulled
 from ..errors import (
     BatchMisaligned,
     DataError,
@@ -35,6 +37,8 @@ from .step_timer import StepTime, StepTimer
 
 log = logging.getLogger("stretto.worker")
 
+LOOK_AHEAD = 3
+"""Batches whose rows are named to servers with cold rows before they are pulled."""
 _RETRY_S = 0.2
 _PULL_KEPT_S = 1.0
 """A pull ahead of its shard is repeated if its shard comes later, after an evaluation for example: taste."""
@@ -103,7 +107,7 @@ class Trainer:
 
     pipeline: pull the next batch's parameters and push the last one's gradients while a batch is computed. Without it
     a pull begins after the push before it is applied, so a worker's own updates are never missing.
-    pipeline_from_step: steps of the job before which it is not used.
+    pipeline_from_step: steps of the job before which it is not used, and every pull brings the dense parameters.
     """
 
     def __init__(
@@ -133,6 +137,7 @@ class Trainer:
         self._offset = 0  # samples of the shard that every column has
         self._begun: int | None = None  # shard
         self._ahead: _Ahead | None = None
+        self._hinted: deque[SampleRange] = deque(maxlen=2 * LOOK_AHEAD)
         self.last_loss = float("nan")
 
     def train(self, work: Work, ahead: Work | None = None) -> Stopped | None:
@@ -192,7 +197,8 @@ class Trainer:
 
         Pushes go one at a time, in order. Each runs beside the next batch's computation and ends before the next push.
         """
-        pipeline = self._pipeline and work.steps_before >= self._pipeline_from_step
+        is_early = work.steps_before < self._pipeline_from_step  # when older parameters cost most
+        pipeline = self._pipeline and not is_early
         ranges = _ranges(work, places)
         ranges += self._ranges_ahead(ahead, ranges)
         read, pull, is_followed = self._first(work, ranges)
@@ -201,15 +207,17 @@ class Trainer:
             ready = read.result()
             read_s = time.monotonic() - begun
             if not is_followed:
-                self._feed.follow(ranges[1:])
+                self._feed.follow(ranges[1:], self._batches_ahead)
                 is_followed = True
-            pull = pull or self._parameters.begin_pull(ready.keys)
+            pull = pull or self._parameters.begin_pull(ready.keys, is_early)
             coming = self._feed.take(read_s) if number + 1 < len(ranges) else None
             wanted = time.perf_counter()
             pulled = self._pulled(pull, ready.keys)
             if pulled is None:
                 return
             waited = time.perf_counter() - wanted
+            if coming is not None:
+                self._hint(coming, ranges[number + 1])
             # if reading keeps pace, the next batch is ready, and its pull runs beside this step
             pull = None
             if pipeline and coming is not None and coming.done() and coming.exception() is None:
@@ -222,11 +230,13 @@ class Trainer:
                 return
             share = pulled.rows_seconds / max(1e-9, pulled.seconds)
             times = StepTime(waited * share, computed, 0.0, waited * (1 - share), read_s)
-            push = self._pusher.submit(self._push, work, place, ready.keys, gradients)
+            # nothing of this worker may follow for a while: what rounding has left must not wait for that
+            pays = not self._keep_going() or number + 1 == len(ranges)
+            push = self._pusher.submit(self._push, work, place, ready.keys, gradients, pays)
             self._on_its_way = _Pushing(push, place, begun, times)
             if not pipeline and not self._settle():
                 return
-            if not self._keep_going():
+            if not self._keep_going() and (pays or not self._parameters.carries_debt):
                 return
             if coming is not None:
                 read = coming
@@ -243,8 +253,22 @@ class Trainer:
             is_fresh = time.monotonic() - begun.begun_s < _PULL_KEPT_S
             return begun.read, begun.pull if is_fresh else None, False
         self._feed.follow(())  # what was asked for ahead does not come
-        self._feed.follow(ranges)
+        self._feed.follow(ranges, self._batches_ahead)
         return self._feed.take(), None, True
+
+    @property
+    def _batches_ahead(self) -> int:
+        """Batches to have ready: more than the next only where servers read rows from their disks meanwhile."""
+        return LOOK_AHEAD if self._parameters.has_cold_rows else 1
+
+    def _hint(self, coming: Future[Prepared], following: SampleRange) -> None:
+        """Name to the servers the rows of the batches that are ready: in their order, each batch once."""
+        if not self._parameters.has_cold_rows or not coming.done() or coming.exception() is not None:
+            return
+        for wanted, batch in [(following, coming.result()), *self._feed.ready()[: LOOK_AHEAD - 1]]:
+            if wanted not in self._hinted:
+                self._hinted.append(wanted)
+                self._parameters.hint(batch.keys)
 
     def _ranges_ahead(self, ahead: Work | None, before: Sequence[SampleRange]) -> list[SampleRange]:
         """Return the batches of the work ahead, until one of those before comes again: a feed has each range once."""
@@ -286,9 +310,9 @@ class Trainer:
             if not self._keep_going():
                 return None
             time.sleep(_RETRY_S)
-            pull = self._parameters.begin_pull(keys)
+            pull = self._parameters.begin_pull(keys, is_fresh=True)
 
-    def _push(self, work: Work, place: Place, keys: KeyBatch, gradients: Gradients) -> PushResult | None:
+    def _push(self, work: Work, place: Place, keys: KeyBatch, gradients: Gradients, pays: bool) -> PushResult | None:
         """Push until every column has the batch (records make repetition harmless); None if training is to stop."""
         while True:
             try:
@@ -305,6 +329,7 @@ class Trainer:
                     state_delta=gradients.state_delta if len(gradients.state_delta) else None,
                     generation=work.generation,
                     lineage=work.lineage,
+                    pays=pays,
                 )
             except (ServerLost, OwnershipUnknown) as error:
                 log.warning("push: %s", error)

@@ -206,9 +206,9 @@ def cluster(bare_cluster):
 def start_worker(warm):
     started = []
 
-    def start(servers, worker):
-        key = servers.access.key.pem.decode()
-        config = {"servers": servers.addresses, "layout": servers.layout.to_dict(), "worker": worker, "key": key}
+    def start(servers, worker, wire=None):
+        config = {"servers": servers.addresses, "layout": servers.layout.to_dict(), "worker": worker}
+        config |= {"key": servers.access.key.pem.decode(), "wire": wire or {}}
         started.append(Process(warm, "worker_process.py", config))
         return started[-1]
 

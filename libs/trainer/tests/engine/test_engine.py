@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import stretto.engine
 from stretto.engine import FINISHED, Access, Key, Layout, Own, Parameters, Table, one_table, owners
-from stretto.engine.protocol import Kind
+from stretto.engine.protocol import Gradients, Kind
+from stretto.engine.transfer import EXACT, Wire
 from stretto.errors import (
     BatchMisaligned,
     LayoutError,
@@ -106,7 +107,7 @@ def test_a_repeated_push_changes_nothing_and_a_torn_one_is_completed(cluster):
     # a worker that dies after it reached one of two servers
     part = torn._routes.current().parts[1]
     head = np.array([5, 1, 40, 80, 1])
-    gradients = (rows, [None] * len(rows), LAYOUT.split_dense(dense), None, np.zeros(3, np.float32))
+    gradients = Gradients.of(EXACT, rows, LAYOUT.split_dense(dense), np.zeros(3, np.float32))
     part.link.ask(Kind.PUSH, torn._push_part(part, part.claim, head, keys, gradients))
     assert whole.progress(5) == 40
     healed = whole.push(keys, rows, dense, shard=5, attempt=2, start=40, stop=80)
@@ -205,6 +206,20 @@ def test_servers_count_what_they_apply(cluster):
     assert 0 < result.update_seconds <= result.seconds
 
 
+def test_dense_parameters_come_with_every_third_pull_and_whenever_they_are_to_be_fresh(cluster):
+    servers = cluster(LAYOUT)
+    worker = servers.worker(0, wire=Wire(dense_every=3))
+    keys = batch(LAYOUT, 1)[0]
+    seen, current = [], []
+    for number, is_fresh in enumerate([False] * 5 + [True]):
+        push(worker, 10 * number, 10 * number + 10)
+        pulled, exact = worker.begin_pull(keys, is_fresh).result(), worker.pull(keys)
+        assert (pulled.rows[0] == exact.rows[0]).all()
+        seen.append(pulled.dense.tolist())
+        current.append(exact.dense.tolist())
+    assert seen == [current[0]] * 3 + [current[3]] * 2 + [current[5]]
+
+
 def test_columns_without_owner_are_reported(bare_cluster):
     servers = bare_cluster(LAYOUT, 1)
     parameters = servers.worker(0, patience_s=0.2)
@@ -213,13 +228,17 @@ def test_columns_without_owner_are_reported(bare_cluster):
 
 
 def test_killed_workers_lose_and_repeat_nothing(cluster, start_worker, training):
-    """Workers are killed at random offsets; another one resumes their shards at the offset of every column."""
+    """Workers are killed at random offsets; another one resumes their shards at the offset of every column.
+
+    Two of the killed workers round what they send, and so does the other one: what is counted are samples.
+    """
     layout = one_table(4, 2000)
     servers = cluster(layout)
     rng = np.random.default_rng(int(os.environ.get("STRETTO_TEST_SEED", "1")))
     length, kills = 64 * 200, 3
-    spares = [start_worker(servers, 10 + k) for k in range(kills)]
-    survivor = servers.worker(0)
+    wire = {"pull": "bfloat16", "push": "int8", "dense_every": 3}
+    spares = [start_worker(servers, 10 + k, wire if k else None) for k in range(kills)]
+    survivor = servers.worker(0, wire=Wire.of("float32", wire))
     for shard, victim in enumerate(spares):
         # a first short shard says that it is up and warm
         victim.send({"shard": 100 + shard, "attempt": 1, "length": 64})

@@ -7,6 +7,7 @@ import threading
 
 import numpy as np
 from stretto.engine import Access, Key, Layout, Parameters
+from stretto.engine.transfer import Wire
 
 
 def batch_of(layout, shard, start):
@@ -25,7 +26,7 @@ def train_shard(parameters, shard, attempt, length, batch=64):
     while offset < length:
         stop = min(offset + batch, length)
         keys, rows, dense = batch_of(parameters.layout, shard, offset)
-        parameters.pull(keys)
+        parameters.begin_pull(keys).result()
         parameters.push(keys, rows, dense, shard=shard, attempt=attempt, start=offset, stop=stop)
         offset = stop
 
@@ -41,6 +42,7 @@ def main():
         worker=config["worker"],
         access=Access(Key.of(config["key"].encode())),
         refresh_servers=lambda: servers,
+        wire=Wire.of("float32", config["wire"]),
     )
     for line in sys.stdin:
         message = json.loads(line)

@@ -392,9 +392,10 @@ def test_tables_of_different_width_learn(options: Any):
 
 
 def test_half_precision_changes_the_loss_by_little():
-    """Rows of 8 bits of precision, on the servers and on the way: Wide & Deep within 1 % of its loss."""
+    """Values of 8 bits of precision, on the servers and on the way: Wide & Deep within 1 % of its loss."""
     losses = {}
-    for options in ({}, {"row_weights": "bfloat16"}, {"transfer": "bfloat16"}):
+    wire = {"pull": "bfloat16", "push": "int8"}
+    for options in ({}, {"row_weights": "bfloat16"}, {"transfer": "bfloat16"}, {"wire": wire}):
         arguments = {"seed": 4, "categories": 3000, "hidden": "32"}
         trained = train_locally(
             WideDeep, 20_000, arguments=arguments, evaluate_samples=8000, embedding_dim=8, learning_rate=0.1,

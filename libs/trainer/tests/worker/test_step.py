@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto.batches.feed import Feed
-from stretto.engine import KeyBatch, Pulled, PushResult, one_table
+from stretto.engine import Access, KeyBatch, LockedStore, Parameters, ParameterServer, Pulled, PushResult, one_table
 from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
 from stretto.model.program import Gradients
 from stretto.model.reading import Prepared
@@ -42,12 +42,14 @@ class Program:
 class Servers:
     """Parameter servers that apply pushes in order. `script`: an error for each coming push, or None for success."""
 
+    carries_debt = has_cold_rows = False
+
     def __init__(self):
         self.generation, self.done, self.script = 0, {}, []
         self.pushed, self.resumed, self.at_work = [], [], 0
         self.seen = []  # pushes applied when each pull began
 
-    def begin_pull(self, keys: KeyBatch):
+    def begin_pull(self, keys: KeyBatch, is_fresh=False):
         self.seen.append(len(self.pushed))
         future: Future = Future()
         future.set_result(Pulled((np.zeros((len(keys), 2), np.float32),), np.zeros(3, np.float32), NONE, 1e-3, 5e-4))
@@ -127,7 +129,7 @@ def test_a_batch_has_the_same_members_whoever_trains_it(servers):
     [(False, PIPELINE_FROM_STEP, False), (True, PIPELINE_FROM_STEP - 1, False), (True, PIPELINE_FROM_STEP, True)],
 )
 def test_only_a_pipeline_misses_own_updates_and_a_job_begins_without(servers, pipeline, steps_before, misses):
-    def begin_pull(keys: KeyBatch):
+    def begin_pull(keys: KeyBatch, is_fresh=False):
         pulled, later = Servers.begin_pull(servers, keys).result(), Future()
         threading.Timer(0.02, later.set_result, [pulled]).start()  # long enough that the next batch is read
         return later
@@ -259,9 +261,9 @@ def test_a_pull_ahead_of_a_shard_that_comes_late_or_under_another_id_is_repeated
 class Once(Feed):
     """Refuses to follow a batch twice: a lane may be asked for it twice at once."""
 
-    def follow(self, ranges):
+    def follow(self, ranges, ahead=1):
         assert len(set(ranges)) == len(ranges)
-        super().follow(ranges)
+        super().follow(ranges, ahead)
 
 
 STEPS = st.one_of(st.none(), st.integers(1, 3))
@@ -308,3 +310,55 @@ def test_whatever_was_promised_each_shard_is_trained_with_its_own_samples(shards
         trainer.close()
     ends = {work.shard: work.length for work in works if work.partition != "bad"}
     assert servers.done == ends
+
+
+def trained_with_cold_rows(monkeypatch, is_dropping):
+    """Train on a server that says that it has cold rows; return its checksum, and the batches hinted at it."""
+    hinted = []
+    monkeypatch.setattr(LockedStore, "cold_rows", lambda self: 5)
+    monkeypatch.setattr(LockedStore, "hint", lambda self, keys: hinted.append(keys[0].tolist()))
+    if is_dropping:
+        monkeypatch.setattr(Parameters, "hint", lambda self, keys: None)
+    server = ParameterServer(0, LAYOUT)
+    server.own(range(LAYOUT.columns))
+    parameters = Parameters(LAYOUT, {0: server.address}, worker=0, access=Access(server.key))
+    parameters.seed(np.ones(3, np.float32))
+    trainer = Trainer(Program(), parameters, 10, StepTimer(), pipeline=False)
+    for shard in range(3):
+        ahead = Work(shard + 1, 1, 200 * (shard + 1), 200) if shard < 2 else None
+        assert trainer.train(Work(shard, 1, 200 * shard, 200), ahead) is None
+    trainer.close()
+    parameters.close()
+    server.close()
+    return server.store.checksum(), hinted
+
+
+def test_hints_come_in_the_order_of_the_batches_and_change_no_bit(monkeypatch):
+    checksum, hinted = trained_with_cold_rows(monkeypatch, is_dropping=False)
+    batches = [LAYOUT.index(np.arange(start, start + 10)).tables[0].stored.tolist() for start in range(0, 600, 10)]
+    numbers = [batches.index(keys) for keys in hinted]
+    assert numbers == sorted(set(numbers))
+    assert len(numbers) > 3 * step.LOOK_AHEAD
+    assert trained_with_cold_rows(monkeypatch, is_dropping=True) == (checksum, [])
+
+
+def test_a_worker_that_rounds_leaves_nothing_owed():
+    """It makes another step if its last push was rounded when it was asked to leave; so does the end of all work."""
+    paid, leaving = [], []
+
+    class Rounding(Servers):
+        carries_debt = True
+
+        def push(self, *args, pays: bool, **named):
+            paid.append(pays)
+            if len(paid) == 3:
+                leaving.append(True)
+            return super().push(*args, **named)
+
+    trainer = Trainer(Program(), Rounding(), 10, StepTimer(), lambda: not leaving, pipeline=False)
+    assert trainer.train(Work(0, 1, 0, 100)) == Stopped(40)
+    assert paid == [False, False, False, True]
+    leaving.clear()
+    assert trainer.train(Work(0, 2, 0, 100)) is None
+    assert paid[4:] == [False] * 5 + [True]
+    trainer.close()

@@ -46,6 +46,24 @@ gradient misses, and gain seconds (libs/trainer/README.md, Staleness). The numbe
 some hundred steps."""
 
 
+class TransferSpec(Spec):
+    """The types in which rows and dense parameters travel; parameter servers keep and update float32 ones."""
+
+    pull: Literal["float32", "bfloat16"] = Field(
+        default="float32", description="from parameter servers to workers; bfloat16 is rounded to nearest"
+    )
+    push: Literal["float32", "bfloat16", "int8"] = Field(
+        default="float32",
+        description="gradients, to parameter servers. int8: a byte a value, and a scale for each 64. What rounding "
+        "takes from a dense gradient is added to the worker's next one; those of rows are right in the mean",
+    )
+    dense_every: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=1,
+        description="pulls of a worker of which one brings the dense parameters, from `pipeline_from_step` on. At 4 "
+        "they are up to three of its steps older",
+    )
+
+
 class ModelSpec(Spec):
     """The user's training code: an object with ``build``, ``keys`` and ``read`` (libs/trainer)."""
 
@@ -83,6 +101,11 @@ class ModelSpec(Spec):
         default="float32",
         description="type in which embedding rows and their gradients travel between workers and parameter servers; "
         "bfloat16 halves these bytes and rounds both",
+    )
+    wire: TransferSpec = Field(
+        default=TransferSpec.model_construct(),
+        description="fewer bytes between workers and parameter servers, for slow networks; with `transfer`, rows "
+        "travel in the narrower type of both",
     )
     embedding_dim: Annotated[int, Field(ge=1, le=4096, description="numbers in the vector of one embedding key")] = 16
     restore_from: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = Field(

@@ -115,6 +115,11 @@ def _shown(report: dict[str, Any], write: Path | None) -> Any:
         ("keys per sample", f"{found['keys_per_sample']:.1f}"),
         ("parameter servers, per million keys", figures.size(found["bytes_per_million_keys"])),
         ("dense parameters", f"{found['dense_parameters']:,}"),
+        (
+            "a step, to and from parameter servers",
+            f"{figures.size(found['step_bytes'])}; {figures.size(found['step_bytes_least'])} by "
+            "wire: {pull: bfloat16, push: int8}",
+        ),
         ("memory of this worker", figures.size(found["worker_memory_bytes"])),
     ):
         shown.add_row(what, value)
