@@ -108,6 +108,15 @@ def test_under_auto_it_asks_again_once_reading_costs_more_than_memory() -> None:
     assert remedy(found, "spill").slowdown > 1
 
 
+@pytest.mark.parametrize("spill", ["auto", "emergency"])
+def test_rows_that_stay_on_the_disk_beside_enough_memory_need_no_remedy(spill: SpillPolicy) -> None:
+    """After memory was given, those that nobody uses are not read back."""
+    job = Job(spill, memory_limit_bytes=16 * GIB)
+    found = job.told(200)
+    assert found.action != "grow"
+    assert found.remedies == ()
+
+
 @pytest.mark.parametrize(
     ("spill", "more"),
     [("never", {}), ("auto", {"disk_free_bytes": MIB}), ("auto", {"disk_reads_per_s": 0.0})],
