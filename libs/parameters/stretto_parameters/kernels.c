@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #ifdef __SSE2__
-#include <emmintrin.h>
+#include <immintrin.h>
 #endif
 
 #ifdef __GNUC__
@@ -24,7 +24,7 @@
 #define MULTIPLIER UINT64_C(0x9E3779B97F4A7C15)
 #define EACH for (int64_t d = 0; d < n; d++)
 #define SQUARE (q ? q[d] : g[d] * g[d])
-enum { AHEAD = 12, LINE_WORDS = 16, AHEAD_BYTES = 1024 };
+enum { AHEAD = 12, LINE_WORDS = 16, AHEAD_BYTES = 2048 };
 enum { COLD = 31, HEAT = 29, HEAT_MAX = 3, HEAT_WOKEN = 2 }; /* of a mark: the tier's bit, where the heat begins; its values */
 #define NUMBER ((UINT32_C(1) << HEAT) - 1)
 enum { SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM, RMSPROP, FTRL }; /* Optimizer.KERNEL */
@@ -464,17 +464,38 @@ static void copy_line(char *to, const char *from, const uint64_t *weights, uint6
 }
 #endif
 
-/* Copies the words of a piece; returns the sum of w x. Both halves are copied at once: the memory of one is fetched while
- * the other waits. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__x86_64__) /* zig does not link what asks for the processor */
+#define WIDE __builtin_cpu_supports("avx512dq")
+/* Does what copy_line does, for all lines of a piece, in a quarter less time; returns the sum. */
+__attribute__((target("avx512f,avx512dq")))
+static uint64_t copy_wide_lines(char *to, const char *from, int64_t words, const uint64_t *weights) {
+    __m512i sums = _mm512_setzero_si512();
+    for (int64_t i = 0; i + 8 <= words; i += 8) {
+        PREFETCH(from + 8 * i + AHEAD_BYTES);
+        __m512i line = _mm512_loadu_si512(from + 8 * i);
+        _mm512_stream_si512((__m512i *)(to + 8 * i), line);
+        sums = _mm512_add_epi64(sums, _mm512_mullo_epi64(line, _mm512_loadu_si512(weights + i)));
+    }
+    uint64_t each[8], sum = 0;
+    _mm512_storeu_si512(each, sums);
+    for (int j = 0; j < 8; j++) sum += each[j];
+    return sum;
+}
+#else
+#define WIDE 0
+#define copy_wide_lines(to, from, words, weights) 0
+#endif
+
+/* Copies the words of a piece; returns the sum of w x. */
 static uint64_t copy_words(char *to, const char *from, int64_t words, const uint64_t *weights) {
     uint64_t sums[2] = {0, 0}, word;
-    int64_t half = words / 16 * 8, i = 0;
+    int64_t i = 0;
 #ifdef __SSE2__
-    if ((uintptr_t)to % 16 == 0) for (; i < half; i += 8) {
-        copy_line(to + 8 * i, from + 8 * i, weights + i, sums);
-        copy_line(to + 8 * (half + i), from + 8 * (half + i), weights + half + i, sums);
+    if ((uintptr_t)to % 64 == 0 && WIDE) {
+        sums[0] = copy_wide_lines(to, from, words, weights);
+        i = words / 8 * 8;
     }
-    i *= 2;
+    if ((uintptr_t)to % 16 == 0) for (; i + 8 <= words; i += 8) copy_line(to + 8 * i, from + 8 * i, weights + i, sums);
     _mm_sfence();
 #endif
     for (; i < words; i++) {

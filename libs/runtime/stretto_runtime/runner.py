@@ -14,7 +14,7 @@ import uvloop
 from stretto_bus.bus import Bus
 from stretto_bus.caller import Caller
 from stretto_bus.faults import BusFault
-from stretto_bus.tasks import unless
+from stretto_bus.tasks import end, unless
 from stretto_bus.writer import learn_streams
 from stretto_messages.base import Message
 from stretto_wire.codec import encode
@@ -242,7 +242,7 @@ class Runner:
                     await self._wake.wait()
         if context.ownership.refusal:
             self._refuse(context.ownership.refusal)
-        await self._leave_all()
+        await self._leave_all(context.ownership)
         if not self._stop.is_set():
             self._partitions.clear()
             self._ownership = None
@@ -282,7 +282,8 @@ class Runner:
         task.add_done_callback(lambda _: self.wake())
         self._partitions[partition.number] = (partition, task)
 
-    async def _leave_all(self) -> None:
+    async def _leave_all(self, ownership: Ownership) -> None:
+        telling = asyncio.create_task(ownership.hand_over())
         for partition, _ in self._partitions.values():
             partition.leave()
         tasks = [task for _, task in self._partitions.values()]
@@ -290,6 +291,7 @@ class Runner:
             _, late = await asyncio.wait(tasks, timeout=LEAVE_S)
             if late:
                 log.warning("not every partition could be handed over; successors will replay", partitions=len(late))
+        await end(telling)
 
 
 def check_journals(facts_kept_s: float, journal_ttl_s: int) -> None:

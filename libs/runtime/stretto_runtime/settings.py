@@ -67,7 +67,7 @@ class Settings(BaseSettings):
     health_listener: int | None = Field(
         None, ge=3, description="descriptor of a socket that the parent listens at for us; none: health_host, _port"
     )
-    lease_s: float = Field(3.0, ge=0.2, le=60, description="a replica that is silent for longer counts as dead")
+    lease_s: float = Field(2.0, ge=0.2, le=60, description="a replica that is silent for longer counts as dead")
     snapshot_inputs: int = Field(200, ge=1, description="inputs between two snapshots …")
     snapshot_s: float = Field(
         1.0, gt=0, le=60, description="… or seconds between them; 30 times as many if quiet or large"

@@ -162,7 +162,7 @@ def _grown(path: Path, size_bytes: int) -> bool:
     """Return True if there is a file of ours of that size.
 
     A smaller one is one whose maker was killed, one reserved when there were fewer rows, or a finished image, which its
-    server has cut to its size: to that, more room at the end does no harm, and a new file would.
+    server has cut if much was left: to that, more room at the end does no harm, and a new file would.
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)

@@ -36,7 +36,7 @@ JOBS = [f"job-{number}" for number in range(64)]
 EVENT_EVERY_S = 0.2
 """interval of each job's events; every partition has some, and its backlog is handled at once after a takeover"""
 GIVE_UP_S = 60.0
-BARS_S = {signal.SIGKILL: 3.5, signal.SIGTERM: 0.5}
+BARS_S = {signal.SIGKILL: 3.0, signal.SIGTERM: 0.5}
 WATCHED_S = {signal.SIGKILL: 6.0, signal.SIGTERM: 2.0}
 
 

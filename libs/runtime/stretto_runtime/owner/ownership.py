@@ -19,8 +19,8 @@ from stretto_bus.ordered_consumer import OrderedConsumer, Stored, read
 from stretto_bus.writer import Fence
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
 
-ALIVE = b"1"
-"""Content of a member's entry"""
+ALIVE, LEAVING = b"1", b"0"
+"""Contents of a member's entry. Who leaves holds what it has not handed over yet, and gets nothing more."""
 
 log = structlog.get_logger("stretto.ownership")
 
@@ -56,6 +56,9 @@ class Ownership:
     def __init__(self, bus: Bus, service: str, partitions: int, lease_s: float, changed: Callable[[], None]) -> None:
         self.member = f"{service}-{uuid.uuid4().hex[:12]}"
         self.members: set[str] = set()
+        self.leaving: set[str] = set()
+        """The members that hand everything over"""
+        self._content = ALIVE
         self._renewed_s: dict[str, float] = {}
         """Member -> time of its last renewal, on the loop's clock"""
         self._swept_s = 0.0
@@ -88,6 +91,12 @@ class Ownership:
         self._tasks = [asyncio.create_task(self._renewing()), asyncio.create_task(self._watching(self._consumer))]
         self._bus.on_reconnect.append(self._reconnected)
 
+    async def hand_over(self) -> None:
+        """Say that this member leaves: each of its partitions has its successor as soon as it is released."""
+        self._content = LEAVING
+        with contextlib.suppress(BusFault):  # then they follow once the entry is gone
+            await self._renew()
+
     async def leave(self) -> None:
         """Stop renewing, and withdraw at once."""
         if self._reconnected in self._bus.on_reconnect:
@@ -103,6 +112,7 @@ class Ownership:
         """Read the members again: the marker of one that died while we were away may be gone already."""
         found = await read(self._bus, STATE, [self._member_keys], deliver_policy="last_per_subject")
         self.members.clear()
+        self.leaving.clear()
         for stored in found:
             self._learn(stored)
         self._changed()
@@ -114,7 +124,7 @@ class Ownership:
 
     def mine(self) -> set[int]:
         """The partitions that this replica should own."""
-        owners = assign(self.members | {self.member}, self._partitions)
+        owners = assign(self.members - self.leaving | {self.member}, self._partitions)
         return {partition for partition, name in owners.items() if name == self.member}
 
     def holder(self, partition: int) -> str:
@@ -172,7 +182,7 @@ class Ownership:
         return f"{STATE_PREFIX}member.{self._service}.{self.member}"
 
     async def _renew(self) -> None:
-        await self._bus.store(self._member_key, ALIVE, {"Nats-TTL": f"{math.ceil(self._lease_s)}s"})
+        await self._bus.store(self._member_key, self._content, {"Nats-TTL": f"{math.ceil(self._lease_s)}s"})
 
     def _reconnected(self) -> None:
         self._tasks.append(asyncio.create_task(self._refresh_surely()))
@@ -227,18 +237,20 @@ class Ownership:
         kind, _, rest = stored.subject.removeprefix(STATE_PREFIX).partition(".")
         name = rest.rpartition(".")[2]
         gone = "Nats-Marker-Reason" in stored.headers or "KV-Operation" in stored.headers
-        if kind == "member" and not gone and stored.data != ALIVE:  # a living member renews its entry soon
+        if kind == "member" and not gone and stored.data not in (ALIVE, LEAVING):  # a living member renews its entry soon
             log.error("an entry of no member is passed over", subject=stored.subject, value=repr(stored.data[:100]))
             return False
         if kind == "member":
-            known = name in self.members
-            if gone:
-                self.members.discard(name)
-                self._renewed_s.pop(name, None)
-            else:
+            before = name in self.members, name in self.leaving
+            self.members.discard(name)
+            self.leaving.discard(name)
+            self._renewed_s.pop(name, None)
+            if not gone:
                 self.members.add(name)
                 self._renewed_s[name] = asyncio.get_running_loop().time()
-            return known == gone
+            if stored.data == LEAVING:
+                self.leaving.add(name)
+            return before != (name in self.members, name in self.leaving)
         partition = self._numbers.get(name)
         if partition is None:  # not from a replica: it must not end the watching
             log.error("an entry of no partition is passed over", subject=stored.subject, value=repr(stored.data[:100]))

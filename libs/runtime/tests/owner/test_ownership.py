@@ -89,6 +89,21 @@ async def test_two_who_take_the_same_entry_cannot_both_have_it(client: Client) -
         await second.take(0)
 
 
+async def test_who_leaves_gets_nothing_more_and_keeps_what_it_has_not_released(client: Client) -> None:
+    leaving, staying = (Ownership(client.bus, "oom", 16, 3, lambda: None) for _ in range(2))
+    await leaving.join()
+    await staying.join()
+    held = min(leaving.mine())
+    epoch = await leaving.take(held)
+    await leaving.hand_over()
+    await eventually(lambda: staying.mine() == set(range(16)))
+    assert not staying.takeable(held)
+    await leaving.release(held, epoch)
+    await eventually(lambda: staying.takeable(held))
+    for one in (leaving, staying):
+        await one.leave()
+
+
 async def test_after_a_reconnect_members_whose_marker_was_missed_are_forgotten(client: Client) -> None:
     ownership = Ownership(client.bus, "oom", 16, 3, lambda: None)
     await ownership.join()

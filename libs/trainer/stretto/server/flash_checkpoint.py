@@ -41,6 +41,9 @@ _CHUNK = 4 * 2**20
 _CACHE_KEPT_S = 3600
 _CACHE_TIMEOUT_S = 10.0
 _REMEMBERED = 16
+_LEFT_SHARE = 1.05
+"""Size of reserved memory, in sizes of its image, up to which it is not cut to that: the next image would need the rest
+again, and new memory costs several times the copy to it."""
 
 
 @dataclass(slots=True)
@@ -130,7 +133,8 @@ class Exports:
                     writer = ImageWriter(file, memory=self._mappings.of(file)) if path else ImageWriter(file)
                     image = export_image(self._store, writer, base)
                     size, digest = writer.finish(image.manifest)
-                    file.truncate(size)
+                    if os.fstat(file.fileno()).st_size > _LEFT_SHARE * size:
+                        file.truncate(size)
                     undo.pop_all()
                 return file, path, image, size, digest
             except OSError as error:

@@ -13,7 +13,7 @@ from stretto.engine.images import VERSION, _Blocks
 from stretto.errors import CheckpointError
 from stretto.server import flash_checkpoint
 from stretto.server.flash_checkpoint import Exports
-from stretto.server.image_file import ImageWriter, Part, verified
+from stretto.server.image_file import ImageWriter, Part, open_image, verified
 from stretto.server.shared_memory import Mappings, hold_whole, open_reserved
 from stretto_parameters.checksums import PIECE_BYTES
 from trainer_harness import wait_for
@@ -66,6 +66,18 @@ def test_reserved_memory_is_filled_and_what_is_too_much_given_back(made, tmp_pat
     assert made.begin("c1", "", f"file://{tmp_path}/store", str(memory)) is export, "asked again"
     made.close()
     assert not memory.exists()
+
+
+def test_reserved_memory_of_which_little_is_left_stays_for_the_next_image(made, tmp_path):
+    made.begin("c1", "", f"file://{tmp_path}/store", reserve(tmp_path / "first", 500_000))
+    reserved = int(1.03 * stored(made, "c1")["size_bytes"])
+    memory = tmp_path / "second"
+    made.begin("c2", "", f"file://{tmp_path}/store", reserve(memory, reserved))
+    part = Part.parse(stored(made, "c2"))
+    data = memory.read_bytes()
+    assert len(data) == reserved > part.size_bytes
+    image = open_image(part, [("memory", lambda offset, length: data[offset : offset + length])])
+    assert all((image.blocks[name] == block).all() for name, block in BLOCKS.items())
 
 
 def test_memory_that_is_short_foreign_or_nowhere_is_not_used_and_the_disk_leaves_nothing(made, tmp_path):
