@@ -2,11 +2,13 @@
 
 from .clipping import Clipping
 from .errors import InputRefused, StoreFull
-from .layout import Layout, Table
+from .layout import EVERY_KEY, Layout, RowPolicy, Table
+from .policy import RowAccount
 from .records import Code, Own, Progress
 from .store import Applied, Pulled, Push, PushAnswer, RawBucket, RawSlices, Stats, Store, WorkerSeen
 
 __all__ = [
+    "EVERY_KEY",
     "Applied",
     "Clipping",
     "Code",
@@ -19,6 +21,8 @@ __all__ = [
     "PushAnswer",
     "RawBucket",
     "RawSlices",
+    "RowAccount",
+    "RowPolicy",
     "Stats",
     "Store",
     "StoreFull",
