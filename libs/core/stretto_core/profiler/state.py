@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stretto_messages.books import ALL_ROWS, RowBooks
 from stretto_messages.values import Plan
 
 from stretto_core.machine import CoreError
@@ -102,6 +103,7 @@ class PodWindow:
     categories: int = 0
     row_bytes: float = 0.0
     table_bytes: int = 0
+    rows: RowBooks = ALL_ROWS
     buckets: int = 0
     cpu_limit_cores: float = 0.0
     memory_used_bytes: int = 0
