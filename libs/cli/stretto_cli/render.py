@@ -167,9 +167,7 @@ def rows_told(rows: Json) -> str:
     parts: list[str] = []
     if left_out := rows["gradients_left_out"]:
         keys = counted(rows["keys_without_row"], "key")
-        parts.append(
-            f"{counted(left_out, 'gradient')} of keys left out that had no row yet; about {keys} have none now"
-        )
+        parts.append(f"{counted(left_out, 'gradient')} left out, of keys without a row yet; about {keys} have none now")
     if expired := rows["rows_expired"]:
         parts.append(f"{counted(expired, 'row')} expired")
     return "; ".join(parts)

@@ -423,6 +423,23 @@ def test_the_same_pushes_give_the_same_bytes(layout: Layout) -> None:
     assert states[0] == states[1] == states[2]
 
 
+@pytest.mark.parametrize("cut", [1, 3, 6])
+def test_pushes_after_an_image_give_the_bytes_that_they_gave_before(cut: int) -> None:
+    """A killed server is replayed from an image, its last push once more; keys wait, and rows expire, on both sides."""
+    pushes = [a_push(shard, keys=KEYS[shard % 5 :: 2], seed=shard) for shard in range(9)]
+    ours, killed, again = (a_store(layout=POLICY, mine=each) for each in (True, True, False))
+    for push in pushes:
+        ours.push(push)
+    for push in pushes[:cut]:
+        killed.push(push)
+    restore(again, snapshot(killed, range(LAYOUT.columns)))
+    again.set_own(range(LAYOUT.columns), Own.MINE)
+    for push in pushes[cut - 1 :]:
+        again.push(push)
+    assert state_bytes(again) == state_bytes(ours)
+    assert min(ours.row_account().kept_out, ours.row_account().expired, ours.categories()) > 0
+
+
 def test_the_multiplier_of_the_indices_changes_no_answer() -> None:
     stores = [a_store(multiplier=each) for each in (1, 3, 2**64 - 1, 0)]
     for store in stores:

@@ -62,7 +62,7 @@ def test_explain_tells_what_was_measured_fitted_considered_and_brought(installed
     assert second["outcome"]["inside_interval"] is True
     told = " ".join(installed.stretto("explain", name, "-d", "2", "--derivation").stdout.replace("│", "").split())
     for words in (
-        "RMSLE 0.023", "cannot be told apart yet: a2", "4,321 categories; 12 gradients of keys left out that had no "
+        "RMSLE 0.023", "cannot be told apart yet: a2", "4,321 categories; 12 gradients left out, of keys without a "
         "row yet; about 9 keys have none now; 3 rows expired", "c1", "too dear", "[brackets]", "180/s",
         "171/s = 1.71 × before", "-5% off, inside the interval",
     ):  # fmt: skip
