@@ -18,6 +18,7 @@ export interface AppliedBooks {
   columns?: Array<ColumnBooks>;
   /** Counts of shards that were given up or are open. */
   shards?: Array<ShardApplied>;
+  rows?: RowBooks;
 }
 
 /** A slower algorithm's solution of a round, computed in the background, and what became of it. Null: no answer. */
@@ -501,6 +502,8 @@ export interface JobSpec {
   model: ModelSpec;
   /** the samples, their shards and their order */
   dataset: DatasetSpec;
+  /** keys that get a row in an embedding table, and how long it stays */
+  rows?: RowSpec;
   /** limits within which Stretto sizes the job */
   resources?: ResourceSpec;
   /** prices of resources, per hour */
@@ -916,6 +919,7 @@ export interface ProfileMeasured {
   /** Samples trained so far in the whole job, by the workers' count. */
   samples_total: number;
   categories: number;
+  rows?: RowBooks;
   /** False while pods are starting, leaving or being migrated. */
   settled: boolean;
   /** Share of all workers' batches that data workers prepared. */
@@ -1122,6 +1126,24 @@ export interface Round {
   term: number;
   /** The background solution of the round; null: none was requested. */
   background?: BackgroundReport | null;
+}
+
+/** Counters of a job's `rows`: gradients left out of embedding tables, and rows dropped from them. */
+export interface RowBooks {
+  /** Gradients of keys that were not admitted, one for each key of a step: no row has them. */
+  gradients_left_out?: number;
+  /** Keys without a row now, although steps had them: not admitted yet, or expired. An estimate. */
+  keys_without_row?: number;
+  /** Rows that were dropped after `expire_samples` without a change. */
+  rows_expired?: number;
+}
+
+/** Keys that get a row in an embedding table, and how long it stays. By default each key that was trained, for ever. Both change the model, by gradients that are left out. `stretto audit` counts them. */
+export interface RowSpec {
+  /** steps that have a key until it gets its row; until then it has its initial weights, and its gradients are dropped. 2 leaves out the keys of a single step, often most of them */
+  admit?: number;
+  /** samples of the job without a change of a row after which the row is dropped, within a quarter of them more; 0: rows stay for ever */
+  expire_samples?: number;
 }
 
 /** The parameter servers of a job. Workers connect to new ones and leave those that are gone. */

@@ -162,6 +162,17 @@ def cancelled(view: Json) -> str:
     )
 
 
+def rows_told(rows: Json) -> str:
+    """Say what a job's policy of rows left out and dropped; nothing where it did not."""
+    parts: list[str] = []
+    if left_out := rows["gradients_left_out"]:
+        keys = counted(rows["keys_without_row"], "key")
+        parts.append(f"{counted(left_out, 'gradient')} left out, of keys without a row yet; about {keys} have none now")
+    if expired := rows["rows_expired"]:
+        parts.append(f"{counted(expired, 'row')} expired")
+    return "; ".join(parts)
+
+
 def books(view: Json) -> list[str]:
     """Return what was trained, and how well, in lines; it includes data that were given up."""
     counted = view["books"]

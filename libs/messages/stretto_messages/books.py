@@ -45,6 +45,32 @@ class ShardApplied(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowBooks(Record):
+    """Counters of a job's `rows`: gradients left out of embedding tables, and rows dropped from them."""
+
+    gradients_left_out: Count = 0
+    """Gradients of keys that were not admitted, one for each key of a step: no row has them."""
+    keys_without_row: Count = 0
+    """Keys without a row now, although steps had them: not admitted yet, or expired. An estimate."""
+    rows_expired: Count = 0
+    """Rows that were dropped after `expire_samples` without a change."""
+
+
+ALL_ROWS = RowBooks()
+"""The counters of a job that keeps all rows."""
+
+
+def total_rows(parts: Iterable[RowBooks]) -> RowBooks:
+    """Add the books of several parameter servers."""
+    every = list(parts)
+    return RowBooks(
+        gradients_left_out=sum(part.gradients_left_out for part in every),
+        keys_without_row=sum(part.keys_without_row for part in every),
+        rows_expired=sum(part.rows_expired for part in every),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedBooks(Record):
     """Counts of the parameter servers, by column; the job has ``columns_total`` columns."""
 
@@ -52,6 +78,7 @@ class AppliedBooks(Record):
     columns: Annotated[tuple[ColumnBooks, ...], MaxLen(8192)] = ()
     shards: Annotated[tuple[ShardApplied, ...], MaxLen(8192)] = ()
     """Counts of shards that were given up or are open."""
+    rows: RowBooks = ALL_ROWS
 
 
 def gathered(parts: Iterable[ShardApplied], columns: int) -> tuple[ShardApplied, ...]:

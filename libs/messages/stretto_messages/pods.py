@@ -23,7 +23,7 @@ from stretto_messages.base import (
     Text,
     example,
 )
-from stretto_messages.books import AppliedBooks
+from stretto_messages.books import ALL_ROWS, AppliedBooks, RowBooks
 from stretto_messages.scenario import APPLIED, CHECKPOINT, JOB, MISS_RATIOS, NOW_S, SERVERS, TIMES
 from stretto_messages.values import CheckpointRef, Evaluation, MissRatios, ParameterServer, ReadRate, StepTimes
 
@@ -98,6 +98,7 @@ class PsReported(Message):
     """Mean over those rows; while there is none, over the tables of the layout. 0: no worker has told the layout."""
     table_bytes: Bytes
     """Exact size of rows, entries, indices and dense parameters: the pages that they touch."""
+    rows: RowBooks = ALL_ROWS
     buckets: Annotated[int, Ge(0), Le(1024)]
     cpu_used_cores: Cores
     cpu_limit_cores: Cores

@@ -8,6 +8,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le, MaxLen
 
 from stretto_messages.base import GIB, Cores, Count, Fraction, Message, PodId, Rate, Seconds, Text, example
+from stretto_messages.books import ALL_ROWS, RowBooks
 from stretto_messages.scenario import JOB, MISS_RATIOS, PLAN, TIMES
 from stretto_messages.values import FeedProfile, MissRatios, Plan, PsProfile, StepTimes, WorkerProfile
 
@@ -27,6 +28,7 @@ class ProfileMeasured(Message):
     samples_total: Count
     """Samples trained so far in the whole job, by the workers' count."""
     categories: Count
+    rows: RowBooks = ALL_ROWS
     settled: bool
     """False while pods are starting, leaving or being migrated."""
     prepared_elsewhere: Fraction = 0.0

@@ -2,12 +2,14 @@
 
 from .clipping import Clipping
 from .errors import InputRefused, LogDamaged, LogFull, StoreFull
-from .layout import Layout, Table
+from .layout import EVERY_KEY, Layout, RowPolicy, Table
+from .policy import RowAccount
 from .records import Code, Own, Progress
 from .tiers import RowsAsleep, Tiers
 from .store import Applied, Pulled, Push, PushAnswer, RawBucket, RawSlices, Stats, Store, WorkerSeen
 
 __all__ = [
+    "EVERY_KEY",
     "Applied",
     "Clipping",
     "Code",
@@ -22,6 +24,8 @@ __all__ = [
     "PushAnswer",
     "RawBucket",
     "RawSlices",
+    "RowAccount",
+    "RowPolicy",
     "RowsAsleep",
     "Stats",
     "Store",

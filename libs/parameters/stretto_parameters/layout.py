@@ -6,7 +6,7 @@ column is the unit of ownership, of moves, of checkpoints and of progress record
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import sqrt
 from typing import Any, Literal
 
@@ -25,6 +25,8 @@ ENTRY_BYTES = 16
 PAGE_BYTES = 4096
 """Bytes that a disk reads at once."""
 _RECORD_BYTES = 12
+ADMIT_MAX = 100
+"""Sights up to which an admission may wait: a cell of its sketch is a byte."""
 _BUCKETS_MAX = 4096
 _WIDTH_MAX = 2**28
 _EIGHT_SD = sqrt(8 * (2.0**32 - 1) / 12)
@@ -61,6 +63,28 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class RowPolicy:
+    """The keys that have a row: by default each key that was pushed, for ever.
+
+    admit: the sight (a push with the key, applied) at which a key gets its row; earlier gradients are dropped.
+    expire_samples: samples of its bucket without a change after which a row is dropped for good; 0: never.
+    """
+
+    admit: int = 1
+    expire_samples: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.admit <= ADMIT_MAX:
+            raise InputRefused(f"admit = {self.admit} of rows must be between 1 and {ADMIT_MAX}")
+        if not 0 <= self.expire_samples < 2**48:
+            raise InputRefused(f"expire_samples = {self.expire_samples} of rows must be between 0 and 2^48 - 1")
+
+
+EVERY_KEY = RowPolicy()
+"""The policy of a layout that states none."""
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """The same value in every worker and parameter server of a job.
 
@@ -74,6 +98,7 @@ class Layout:
     slices: int
     state_size: int = 0
     optimizer: Optimizer = field(default_factory=Adagrad)
+    rows: RowPolicy = EVERY_KEY
 
     def __post_init__(self) -> None:
         if self.dense_size < 0 or self.state_size < 0:
@@ -143,7 +168,8 @@ class Layout:
             for each in self.tables
         ]
         plain = {name: getattr(self, name) for name in names}
-        return {**plain, "tables": tables, "optimizer": optimizers.to_dict(self.optimizer)}
+        rows = {} if self.rows == EVERY_KEY else {"rows": asdict(self.rows)}
+        return {**plain, "tables": tables, "optimizer": optimizers.to_dict(self.optimizer), **rows}
 
     @staticmethod
     def from_dict(given: dict[str, Any]) -> Layout:
@@ -155,6 +181,7 @@ class Layout:
                 tables.append(Table(**fields))
             whole: dict[str, Any] = {**given, "tables": tuple(tables)}
             whole["optimizer"] = optimizers.from_dict(given["optimizer"])
+            whole["rows"] = RowPolicy(**given.get("rows", {}))
             return Layout(**whole)
         except (TypeError, KeyError) as error:
             raise InputRefused(f"layout {given!r} is not one of this version: {error!r}") from error

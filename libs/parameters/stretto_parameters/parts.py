@@ -220,6 +220,19 @@ class TableParts:
         """Give cold rows the next slots, once there is room. Words are not told."""
         self._settle(part, rows, HEAT_WOKEN)
 
+    def condense(self, part: int) -> None:
+        """Let the hot rows of a tiered part lie dense again, after entries of some of them went."""
+        if not self.is_tiered(part):
+            return
+        marks = self.entries(part)["mark"]
+        hot = np.flatnonzero(marks < COLD)
+        hot = hot[np.argsort(marks[hot] & NUMBER)]
+        self.rows(part)[: len(hot)] = self.rows(part)[(marks[hot] & NUMBER).astype(np.int64)]
+        marks[hot] = (marks[hot] & ~NUMBER) | np.arange(len(hot), dtype=np.uint32)
+        self.heads[part, HOT] = len(hot)
+        self.owners(part)[:] = hot
+        self.trim(part)
+
     def drop_last(self, part: int) -> None:
         """Take the last slot of a tiered part from its row."""
         self.heads[part, HOT] -= 1

@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 
 from . import checksums, kernels, schedules
 from .errors import InputRefused
+from .expiry import STAMPS
 from .kernels import Kernels
 from .layout import ENTRY_BYTES, Layout, RowFormat
 from .optimizers import Optimizer
 from .parts import ABSENT, ASLEEP, INDEX_BYTES, TableParts
+from .policy import PolicyState, RowAccount, Unseen, stamps_of
 from .records import Bools, Code, Own, Progress, Records, check_word, judge
 from .reference import Due, RowGradients
 from .tiers import Filling, RowsAsleep, Tiers
@@ -85,14 +87,18 @@ class Pulled:
 
 @dataclass(frozen=True, slots=True)
 class RawBucket:
-    """A table's rows of one bucket: stored keys [n], whole rows [n, words] as they are stored."""
+    """A table's rows of one bucket: stored keys [n], whole rows [n, words] as they are stored.
+
+    stamps [n]: the period of the last change, where rows expire.
+    """
 
     keys: U64
     rows: F32
+    stamps: Bytes | None = None
 
     @property
     def nbytes(self) -> int:
-        return self.keys.nbytes + self.rows.nbytes
+        return self.keys.nbytes + self.rows.nbytes + (0 if self.stamps is None else self.stamps.nbytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +187,8 @@ class Store:
         self.records = Records(layout.columns, layout.buckets)
         self._workers: dict[int, WorkerSeen] = {}
         self.stats = Stats()
-        self.epoch = 1
+        self.epoch = STAMPS
+        self._policy = PolicyState(layout, self._tables, self.kernels)
         self._emptied: I64 = np.zeros(layout.buckets, np.int64)
         for column in range(layout.buckets, layout.columns):
             self._clear_slice(column - layout.buckets)
@@ -323,13 +330,22 @@ class Store:
         of_slices = self.layout.optimizer.dense
         dense_rates = schedules.rates(of_slices.schedule, records.samples[buckets:])
         dense_clocks = of_slices.clocks(records.samples[buckets:])
-        for table, optimizer, part, rate, clock in zip(self._tables, optimizers, located, rates, clocks, strict=True):
+        before = records.samples[:buckets].copy()
+        reached = before + (push.stop - push.start)
+        reached[~applied[:buckets]] = reached[applied[:buckets]].max(initial=0)  # of no row here
+        stamps = self._policy.stamps(reached)
+        epoch = self.epoch + int(stamps.max())
+        for number, (part, rate, clock) in enumerate(zip(located, rates, clocks, strict=True)):
             # from here on nothing can fail
+            table = self._tables[number]
+            self._policy.count(number, part.unseen)
             if len(part.keys):
-                self.kernels.insert(table, part.keys, part.places, self.epoch)
-                self.kernels.update(table, part.places, part.change, rate, clock, optimizer, self.epoch)
+                self.kernels.insert(table, part.keys, part.places, epoch)
+                self.kernels.update(table, part.places, part.change, rate, clock, optimizers[number], epoch)
+                self._policy.restamp(number, part.places, stamps, self.epoch)
         self._update_slices(checked, applied, dense_rates, dense_clocks)
         records.account(push.shard, push.attempt, push.start, push.stop, applied)
+        self._policy.expire_due(before, records.samples[:buckets], self.epoch)
         self.stats.updates += 1
         self.stats.repeated_samples += (push.stop - push.start) * bool((checked.claim & ~applied).any())
         self.stats.rows_made += sum(part.absent for part in located)
@@ -347,8 +363,12 @@ class Store:
             keys, gradients = keys[chosen], gradients[chosen]
             squares = None if squares is None else squares[chosen]
         places = np.empty(len(keys), np.uint64)
-        absent = self.kernels.locate(table, keys, places)
-        return _Located(keys, RowGradients(gradients, squares), places, absent)
+        absent, unseen = self.kernels.locate(table, keys, places), None
+        if absent and (unseen := self._policy.unseen(number, keys, places)) is not None:
+            absent -= int(np.count_nonzero(~unseen.kept))
+            keys, places, gradients = keys[unseen.kept], places[unseen.kept], gradients[unseen.kept]
+            squares = None if squares is None else squares[unseen.kept]
+        return _Located(keys, RowGradients(gradients, squares), places, absent, unseen)
 
     def _make_room(self, table: TableParts, keys: U64, places: U64) -> None:
         """Make room for those of located keys that have no row. The other ones stay hot. Raises StoreFull."""
@@ -384,6 +404,7 @@ class Store:
         """
         if self.tiers is None and self._tables:
             self.tiers = Tiers(self._tables, self.kernels, folder, bytes_max, budget_bytes)
+            self._policy.tiers = self.tiers
         elif self.tiers is not None:
             self.tiers.hand.budget_bytes = budget_bytes
 
@@ -408,14 +429,18 @@ class Store:
         self.records.finish(chosen)
 
     def merge_columns(self, columns: Iterable[int], progress: Progress) -> None:
-        """Take over the progress of columns from another server."""
-        self.records.merge(self._mask(columns), progress)
+        """Take over the progress of columns, whose rows are here, and drop the rows that expired since they were
+        copied."""
+        mask = self._mask(columns)
+        self.records.merge(mask, progress)
+        for bucket in np.flatnonzero(mask[: self.layout.buckets]).tolist():
+            self.expire(bucket, int(self.records.samples[bucket]), int(self.records.samples[bucket]))
 
     # --- raw copies ---------------------------------------------------------------------------------------
 
     def next_epoch(self) -> int:
         """End an epoch; return it. Rows that change from now on are those that `since_epoch` of it finds."""
-        self.epoch += 1
+        self.epoch += STAMPS
         return self.epoch - 1
 
     def export_bucket(self, bucket: int, since_epoch: int = 0) -> tuple[RawBucket, ...]:
@@ -427,9 +452,9 @@ class Store:
     ) -> tuple[tuple[RawBucket, ...], int, int]:
         """Copy some rows of a bucket, by table: from row `first` of `table` on, about `bytes_max` bytes, one at least.
 
-        Return them with the table and the row where the next range begins: (tables, 0) if this was the last one. Since
-        rows never change their number while the bucket is here, ranges one after the other have every row that was
-        there before the first of them. since_epoch: leave out rows that did not change after it.
+        Return them with the table and the row where the next range begins: (tables, 0) if this was the last one. Ranges
+        one after the other have every row that was there before the first of them, but for those that took the place of
+        an expired one since, which counts as a change. since_epoch: leave out rows that did not change after it.
         """
         found, at, begin, lacking = self.begin_range(bucket, since_epoch, table, first, bytes_max)
         for each in lacking:
@@ -454,12 +479,13 @@ class Store:
                 if begin >= parts.size(bucket):
                     at, begin = number + 1, 0
             keys = parts.keys(bucket)[chosen].copy()
+            stamps = stamps_of(parts, bucket, chosen) if self._policy.expires else None
             if self.tiers is not None and parts.is_tiered(bucket):
                 rows = np.empty((len(keys), parts.form.words), np.float32)
                 lacking.append(self.tiers.copied(number, bucket, chosen, rows))
             else:
                 rows = parts.rows(bucket)[chosen].copy()
-            found.append(RawBucket(keys, rows))
+            found.append(RawBucket(keys, rows, stamps))
         return tuple(found), at, begin, lacking
 
     def emptied_epoch(self, bucket: int) -> int:
@@ -500,7 +526,26 @@ class Store:
             return self.tiers.copied(table, bucket, slice(None) if rows is None else rows, words)
         return self.kernels.copy(memory, source.raw_rows(bucket) if rows is None else _bytes(source.rows(bucket)[rows]))
 
-    def load_bucket(self, bucket: int, table: int, keys: U64, rows: Bytes) -> int:
+    def copy_stamps(self, bucket: int, table: int, rows: I64 | None = None) -> Bytes:
+        """Return the stamps of the rows whose keys `copy_keys` gives."""
+        return stamps_of(self._bucket_of(bucket, table), bucket, slice(None) if rows is None else rows)
+
+    def export_policy(self, bucket: int) -> Bytes:
+        """Copy what the policy of rows counts in a bucket."""
+        self._check_bucket(bucket)
+        return self._policy.export(bucket)
+
+    def import_policy(self, bucket: int, given: Bytes) -> None:
+        """Replace what the policy of rows counts in a bucket by a copy. Raises InputRefused."""
+        self._check_bucket(bucket)
+        self._policy.load(bucket, _array(f"policy of bucket {bucket}", given, np.uint8, (_ANY,)))
+
+    def expire(self, bucket: int, stamped_at: int, now: int) -> None:
+        """Drop the rows of a bucket that expired until `now`, in samples, of a copy that was made at `stamped_at`."""
+        self._check_bucket(bucket)
+        self._policy.expire(bucket, stamped_at, now, self.epoch)
+
+    def load_bucket(self, bucket: int, table: int, keys: U64, rows: Bytes, stamps: Bytes | None = None) -> int:
         """Replace a table's rows of a bucket by the rows of a copy; return the checksum of the bytes of the rows.
 
         Rows are copied once, and their checksum comes with that. If it is not the one that was expected, the caller
@@ -509,7 +554,16 @@ class Store:
         target = self._bucket_of(bucket, table)
         stored = _array("keys", keys, np.uint64, (_ANY,))
         words = _array("rows", rows, np.uint8, (len(stored) * target.form.row_bytes,))
+        if stamps is not None:
+            stamps = _array("stamps", stamps, np.uint8, (len(stored),))
         self._empty(bucket, table)
+        checksum = self._filled(table, bucket, stored, words)
+        self._policy.stamp(target, bucket, slice(None), stamps, int(self.records.samples[bucket]))
+        return checksum
+
+    def _filled(self, table: int, bucket: int, stored: U64, words: Bytes) -> int:
+        """Give an empty bucket rows; return the checksum of their bytes."""
+        target = self._tables[table]
         if self.tiers is not None and not self.tiers.fits(table, len(stored)):
             self.tiers.load(table, bucket, stored, words.view(np.float32).reshape(-1, target.form.words), self.epoch)
             return checksums.of_block(words)
@@ -520,6 +574,7 @@ class Store:
     def drop_bucket(self, bucket: int) -> None:
         """Drop the rows of a bucket and give their memory back; its progress and its owner stay."""
         self._check_bucket(bucket)
+        self._policy.clear(bucket)
         for number in range(len(self._tables)):
             self._empty(bucket, number)
 
@@ -546,7 +601,7 @@ class Store:
         checked = [self._raw(bucket, table, each) for table, each in zip(self._tables, raw, strict=True)]
         for number, each in enumerate(checked):
             if replace:  # in their order: no key has to be looked for
-                self.load_bucket(bucket, number, each.keys, _bytes(each.rows))
+                self.load_bucket(bucket, number, each.keys, _bytes(each.rows), each.stamps)
             else:
                 self._overwrite(number, bucket, each)
 
@@ -561,7 +616,9 @@ class Store:
             self.kernels.install(table, places, raw.rows)
         else:
             self.tiers.overwrite(number, places, raw.rows)
-        table.entries(bucket)["epoch"][(places & np.uint64(2**32 - 1)).astype(np.int64)] = self.epoch
+        rows = (places & np.uint64(2**32 - 1)).astype(np.int64)
+        table.entries(bucket)["epoch"][rows] = self.epoch
+        self._policy.stamp(table, bucket, rows, raw.stamps, int(self.records.samples[bucket]))
 
     def _raw(self, bucket: int, table: TableParts, raw: RawBucket) -> RawBucket:
         keys = _array(f"keys of bucket {bucket}", raw.keys, np.uint64, (_ANY,))
@@ -571,7 +628,10 @@ class Store:
         ordered = np.sort(keys)
         if (ordered[1:] == ordered[:-1]).any():
             raise InputRefused(f"keys of bucket {bucket}: some are there twice; give each once")
-        return RawBucket(keys, rows)
+        stamps = raw.stamps
+        if stamps is not None:
+            stamps = _array(f"stamps of bucket {bucket}", stamps, np.uint8, (len(keys),))
+        return RawBucket(keys, rows, stamps)
 
     def export_slices(self, ids: I64) -> RawSlices:
         """Copy dense slices with their slots."""
@@ -617,7 +677,12 @@ class Store:
 
     def memory_bytes(self) -> int:
         """Return the bytes that rows, entries, indices and dense slices take: pages that were touched."""
-        return sum(table.used_bytes for table in self._tables) + self._dense.used_bytes
+        counted = sum(map(self._policy.used_bytes, range(self.layout.buckets)))
+        return sum(table.used_bytes for table in self._tables) + self._dense.used_bytes + counted
+
+    def policy_bytes(self, bucket: int) -> int:
+        """Return about the bytes that `export_policy` gives."""
+        return self._policy.used_bytes(bucket)
 
     def row_bytes(self) -> float:
         """Return the mean bytes of a row over the rows owned here, with its entry and its share of the index.
@@ -647,6 +712,10 @@ class Store:
         if mine[self.layout.buckets]:  # else its new owner counts
             per_shard = dict(zip(at.shards.tolist(), at.records[:, -1].tolist(), strict=True))
         return Applied(np.where(mine, at.samples, 0), np.where(mine, at.fingerprints, 0), per_shard)
+
+    def row_account(self) -> RowAccount:
+        """Return the counters of the policy of rows, of the columns owned here."""
+        return self._policy.account(self._own[: self.layout.buckets] != Own.NOT_MINE)
 
     def workers(self) -> dict[int, WorkerSeen]:
         """Return what is known of each worker that pushed."""
@@ -705,6 +774,11 @@ class Store:
             raise InputRefused(f"push of samples {push.start}..{push.stop}: wanted 0 <= start < stop < {_OFFSET_MAX}")
         for name in ("shard", "attempt", "worker"):
             check_word(name, getattr(push, name))
+        if 0 < layout.rows.expire_samples < push.stop - push.start:
+            raise InputRefused(
+                f"push of samples {push.start}..{push.stop}: more than expire_samples = {layout.rows.expire_samples} "
+                "of rows, which would expire before the next one; state more samples, or a smaller batch"
+            )
         claim = _array("claim", push.claim, np.bool_, (layout.columns,))
         keys = self._keys(push.keys)
         if len(push.row_gradients) != len(keys):
@@ -742,12 +816,14 @@ def due_of(optimizer: Optimizer, samples: I64) -> Due:
 
 @dataclass(frozen=True, slots=True)
 class _Located:
-    """The part of a push that one table applies. absent: keys without a row yet."""
+    """The part of a push that one table applies. absent: keys that get their row now. unseen: those without one before,
+    where keys are admitted."""
 
     keys: U64
     change: RowGradients
     places: U64
     absent: int
+    unseen: Unseen | None
 
 
 def _changed(
@@ -761,9 +837,9 @@ def _changed(
     row_bytes = 8 + parts.form.row_bytes
     count = max(1, bytes_max // row_bytes)
     if not since_epoch:
-        stop = min(size, first + count)
+        stop = max(first, min(size, first + count))
         return slice(first, stop), stop, (stop - first) * row_bytes
-    stop = min(size, first + max(1, bytes_max // ENTRY_BYTES))
+    stop = max(first, min(size, first + max(1, bytes_max // ENTRY_BYTES)))
     chosen = first + np.flatnonzero(parts.entries(bucket)["epoch"][first:stop] > since_epoch)
     if len(chosen) > count:
         chosen = chosen[:count]

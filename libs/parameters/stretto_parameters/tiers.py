@@ -166,7 +166,11 @@ class Tiers:
 
     def forget(self, number: int, part: int) -> None:
         """Drop the records of a part that is about to be cleared."""
-        marks = self.tables[number].entries(part)["mark"]
+        self.lose(number, part, np.ones(self.tables[number].size(part), np.bool_))
+
+    def lose(self, number: int, part: int, gone: Bools) -> None:
+        """Drop the records of those rows of a part, [rows], that are about to go."""
+        marks = self.tables[number].entries(part)["mark"][gone]
         self.logs[number].drop(marks[marks >= COLD] & NUMBER)
         self.hand.forget(number, part)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from stretto_parameters import (
     Push,
     RawBucket,
     RawSlices,
+    RowPolicy,
     Store,
     StoreFull,
     Table,
@@ -38,6 +39,7 @@ TABLES = (
     Table(2, Adam(0.05), seed=2, weights="bfloat16", distribution="normal"),
 )
 LAYOUT = Layout(TABLES, 5, buckets=4, slices=2, state_size=2, optimizer=Adam(0.01))
+POLICY = replace(LAYOUT, rows=RowPolicy(admit=2, expire_samples=8))
 MEMORY_BYTES = 2**30
 KEYS = np.array(
     [bucket << 62 | low for bucket in range(4) for low in (0, 1, 2, 1023, 1024, 2**62 - 1)], np.uint64
@@ -86,7 +88,11 @@ def a_push(
 class Model:
     """The parameters as they must be: rows by (table, key), slices, state, and offsets by shard."""
 
-    def __init__(self) -> None:
+    def __init__(self, policy: RowPolicy = LAYOUT.rows) -> None:
+        self.policy = policy
+        self.sights: dict[tuple[int, int], int] = {}
+        self.changed: dict[tuple[int, int], int] = {}
+        self.kept_out = self.expired = 0
         self.rows: dict[tuple[int, int], np.ndarray] = {}
         dense = LAYOUT.optimizer.first_slots(LAYOUT.slice_length)
         self.slices = [np.concatenate([np.zeros(LAYOUT.slice_length, np.float32), dense]) for _ in range(2)]
@@ -107,7 +113,8 @@ class Model:
             squares = gradients * gradients if squares is None else squares
             for key, gradient, square in zip(keys.tolist(), gradients, squares, strict=True):
                 bucket = key >> 62
-                if bucket in due:
+                if bucket in due and self.admits((number, key)):
+                    self.changed[number, key] = self.samples[bucket] + push.stop - push.start
                     row = self.rows.setdefault((number, key), first_row(number, key))
                     rate = np.float32(table.optimizer.schedule.rate(self.samples[bucket]))
                     step(table, FORMS[number], row, gradient, square, rate)
@@ -123,7 +130,31 @@ class Model:
             offsets[column] = push.stop
             self.samples[column] += push.stop - push.start
             self.prints[column] += fingerprint(push.shard, push.start, push.stop)
+            self.expire(column)
         return len(due)
+
+    def admits(self, key: tuple[int, int]) -> bool:
+        """Count a sight of a key without a row; True if it has a row, or gets it now."""
+        if key not in self.rows:
+            self.sights[key] = self.sights.get(key, 0) + 1
+            if self.sights[key] < self.policy.admit:
+                self.kept_out += 1
+                return False
+        return True
+
+    def expire(self, bucket: int) -> None:
+        """Drop the rows that had not changed for `expire_samples` at the last check point: one in an eighth of these,
+        a bucket later than the one before it."""
+        life = self.policy.expire_samples
+        if not life:
+            return
+        period = life // 8
+        offset = bucket * period // 4
+        check = (self.samples[bucket] - offset) // period * period + offset
+        for key in [key for key in self.rows if key[1] >> 62 == bucket]:
+            if self.changed[key] // period < (check - life) // period:
+                del self.rows[key]
+                self.expired += 1
 
 
 def first_row(table: int, key: int) -> np.ndarray:
@@ -149,17 +180,18 @@ class TwoServers(RuleBasedStateMachine):
     """Pushes, repeated and in any order, to two stores between which columns move, are lost and come back."""
 
     library: Kernels | None = None
+    layout = LAYOUT
 
     def fresh(self) -> Store:
         """Return a store that owns nothing."""
-        return a_store(mine=False, library=self.library)
+        return a_store(mine=False, library=self.library, layout=self.layout)
 
     @initialize()
     def start(self) -> None:
         self.stores = [self.fresh() for _ in range(2)]
         self.owner = [0] * LAYOUT.columns
         self.stores[0].set_own(range(LAYOUT.columns), Own.MINE)
-        self.model = Model()
+        self.model = Model(self.layout.rows)
         self.attempts: list[dict[int, int]] = [{}, {}]
         self.finished: set[int] = set()
         self.count = 0
@@ -294,6 +326,16 @@ class TwoServers(RuleBasedStateMachine):
         assert found == {key: row.tobytes() for key, row in self.model.rows.items()}
 
     @invariant()
+    def what_the_policy_kept_out_and_dropped_is_counted(self) -> None:
+        if not hasattr(self, "stores"):
+            return
+        found = [store.row_account() for store in self.stores]
+        assert sum(each.kept_out for each in found) == self.model.kept_out
+        assert sum(each.expired for each in found) == self.model.expired
+        without = sum(each.without_row for each in found)
+        assert without == sum(key not in self.model.rows for key in self.model.sights)
+
+    @invariant()
     def every_sample_is_counted_once(self) -> None:
         if not hasattr(self, "stores"):
             return
@@ -307,10 +349,22 @@ class TwoServersInNumPy(TwoServers):
     library = Reference()
 
 
+class TwoServersWithPolicy(TwoServers):
+    layout = POLICY
+
+
+class TwoServersWithPolicyInNumPy(TwoServersInNumPy):
+    layout = POLICY
+
+
 TestTwoServers = TwoServers.TestCase
 TestTwoServers.settings = settings(max_examples=100, stateful_step_count=30)
 TestTwoServersInNumPy = TwoServersInNumPy.TestCase
 TestTwoServersInNumPy.settings = settings(max_examples=20, stateful_step_count=20)
+TestTwoServersWithPolicy = TwoServersWithPolicy.TestCase
+TestTwoServersWithPolicy.settings = settings(max_examples=100, stateful_step_count=30)
+TestTwoServersWithPolicyInNumPy = TwoServersWithPolicyInNumPy.TestCase
+TestTwoServersWithPolicyInNumPy.settings = settings(max_examples=20, stateful_step_count=20)
 
 
 @dataclass(frozen=True)
@@ -319,6 +373,7 @@ class Snapshot:
 
     columns: list[int]
     buckets: dict[int, tuple[RawBucket, ...]]
+    policies: dict[int, np.ndarray]
     slices: RawSlices
     progress: Progress
 
@@ -328,6 +383,7 @@ def snapshot(store: Store, columns: Iterable[int]) -> Snapshot:
     return Snapshot(
         chosen,
         {bucket: store.export_bucket(bucket) for bucket in chosen if bucket < buckets},
+        {bucket: store.export_policy(bucket) for bucket in chosen if bucket < buckets},
         store.export_slices(np.array([c - buckets for c in chosen if c >= buckets], np.int64)),
         store.records.progress(),
     )
@@ -337,6 +393,7 @@ def restore(store: Store, given: Snapshot) -> None:
     """Write columns as a move does; the caller then makes them MINE."""
     for bucket, raw in given.buckets.items():
         store.import_bucket(bucket, raw)
+        store.import_policy(bucket, given.policies[bucket])
     store.import_slices(given.slices)
     store.merge_columns(given.columns, given.progress)
 
@@ -345,26 +402,46 @@ def state_bytes(store: Store) -> list[bytes]:
     """Everything that a store holds, in the order in which it holds it."""
     found = snapshot(store, range(store.layout.columns))
     arrays: list[np.ndarray] = [
-        each for raws in found.buckets.values() for raw in raws for each in (raw.keys, raw.rows)
-    ]
+        each for raws in found.buckets.values() for raw in raws for each in (raw.keys, raw.rows, raw.stamps)
+        if each is not None
+    ]  # fmt: skip
     at = found.progress
+    arrays += found.policies.values()
     arrays += [found.slices.rows, found.slices.state, at.shards, at.records, at.finished, at.samples, at.fingerprints]
     return [each.tobytes() for each in arrays]
 
 
 @pytest.mark.proof
-def test_the_same_pushes_give_the_same_bytes() -> None:
+@pytest.mark.parametrize("layout", [LAYOUT, POLICY], ids=["plain", "policy"])
+def test_the_same_pushes_give_the_same_bytes(layout: Layout) -> None:
     """Twice in C and once in NumPy: neither time nor addresses nor the implementation shows in the state."""
     random = np.random.default_rng(3)
     batches = [np.unique(random.integers(0, 2**64, 300, dtype=np.uint64)) for _ in range(4)]
-    pushes = [a_push(shard, keys=keys, seed=shard) for shard, keys in enumerate(batches)]
+    pushes = [a_push(shard, keys=keys, seed=shard) for shard, keys in enumerate([*batches, *batches])]
     states = []
     for library in (None, None, Reference()):
-        store = a_store(library=library)
+        store = a_store(library=library, layout=layout)
         for push in pushes:
             store.push(push)
         states.append(state_bytes(store))
     assert states[0] == states[1] == states[2]
+
+
+@pytest.mark.parametrize("cut", [1, 3, 6])
+def test_pushes_after_an_image_give_the_bytes_that_they_gave_before(cut: int) -> None:
+    """A killed server is replayed from an image, its last push once more; keys wait, and rows expire, on both sides."""
+    pushes = [a_push(shard, keys=KEYS[shard % 5 :: 2], seed=shard) for shard in range(9)]
+    ours, killed, again = (a_store(layout=POLICY, mine=each) for each in (True, True, False))
+    for push in pushes:
+        ours.push(push)
+    for push in pushes[:cut]:
+        killed.push(push)
+    restore(again, snapshot(killed, range(LAYOUT.columns)))
+    again.set_own(range(LAYOUT.columns), Own.MINE)
+    for push in pushes[cut - 1 :]:
+        again.push(push)
+    assert state_bytes(again) == state_bytes(ours)
+    assert min(ours.row_account().kept_out, ours.row_account().expired, ours.categories()) > 0
 
 
 def test_the_multiplier_of_the_indices_changes_no_answer() -> None:
@@ -498,6 +575,26 @@ def test_ranges_of_a_bucket_and_their_difference_are_the_bucket(bytes_max: int, 
         ours, theirs = np.argsort(found.keys), np.argsort(wanted.keys)
         assert found.keys[ours].tobytes() == wanted.keys[theirs].tobytes()
         assert found.rows[ours].tobytes() == wanted.rows[theirs].tobytes()
+
+
+def test_a_row_that_takes_the_place_of_an_expired_one_is_in_the_difference() -> None:
+    """The first row expires after its range was copied; the last one, of a range to come, takes its place."""
+    store, copy = (
+        a_store(layout=replace(LAYOUT, rows=RowPolicy(expire_samples=8)), mine=each) for each in (True, False)
+    )
+    store.push(a_push(1, keys=KEYS[6:12]))
+    store.push(a_push(2, keys=KEYS[7:12]))
+    epoch, table, first = store.next_epoch(), 0, 0
+    while table < len(TABLES):
+        raw, table, first = store.export_range(1, 0, table, first, 80)
+        copy.import_bucket(1, raw, replace=copy.raw_sizes()[1] == 0)
+        if first == 2 and not table:
+            store.push(a_push(3, stop=4, keys=KEYS[:1]))
+    assert copy.raw_sizes()[1] < 12 > store.raw_sizes()[1] == 10
+    copy.import_bucket(1, store.export_bucket(1, epoch), replace=False)
+    copy.merge_columns([1], store.records.progress())
+    for found, wanted in zip(copy.export_bucket(1), store.export_bucket(1), strict=True):
+        assert sorted(found.keys.tolist()) == sorted(wanted.keys.tolist())
 
 
 def test_a_range_of_few_changes_looks_at_a_bounded_number_of_rows() -> None:

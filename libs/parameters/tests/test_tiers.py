@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
 from unittest.mock import patch
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from stretto_parameters import Layout, Own, Pulled, Push, PushAnswer, RawBucket, Store, Table, log
+from stretto_parameters import Code, Layout, Own, Pulled, Push, PushAnswer, RawBucket, RowPolicy, Store, Table, log
 from stretto_parameters.kernels import Kernels
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import SGD
@@ -20,9 +21,10 @@ from stretto_parameters.parts import COLD
 from stretto_parameters.reference import Reference, initial_weights
 from stretto_parameters.eviction import Victims
 from stretto_parameters.tiers import Asleep, Filling, RowsAsleep, Tiers
-from .test_store import LAYOUT, MEMORY_BYTES, TwoServers
+from .test_store import KEYS, LAYOUT, MEMORY_BYTES, POLICY, TwoServers, a_push
 
 FOLDER = Path(mkdtemp())
+BRIEF = replace(LAYOUT, rows=RowPolicy(expire_samples=64))
 
 
 class Spilling(Store):
@@ -59,7 +61,7 @@ class TwoSpillingServers(TwoServers):
     budget_bytes = 0
 
     def fresh(self) -> Spilling:
-        store = Spilling(LAYOUT, MEMORY_BYTES, library=self.library, multiplier=1)
+        store = Spilling(self.layout, MEMORY_BYTES, library=self.library, multiplier=1)
         store.spill_to(FOLDER, 2**30, self.budget_bytes)
         self.chosen: list[tuple[Store, Tiers, Victims, bool]] = []
         return store
@@ -95,6 +97,14 @@ class TwoSpillingServersInNumPy(TwoSpillingServers):
     library = Reference()
 
 
+class TwoSpillingServersWithPolicy(TwoSpillingServers):
+    """Rows that are admitted late, and expire, hot or cold."""
+
+    layout = POLICY
+
+
+TestTwoSpillingServersWithPolicy = TwoSpillingServersWithPolicy.TestCase
+TestTwoSpillingServersWithPolicy.settings = settings(max_examples=30, stateful_step_count=40)
 TestTwoSpillingServers = TwoSpillingServers.TestCase
 TestTwoSpillingServers.settings = settings(max_examples=50, stateful_step_count=40)
 TestTwoSpillingServersInNumPy = TwoSpillingServersInNumPy.TestCase
@@ -328,3 +338,28 @@ def test_rows_of_a_bucket_that_went_while_they_were_chosen_are_left_alone(tmp_pa
     trial.release()
     trial.put(MANY[0][:3])
     trial.check()
+
+
+@pytest.mark.parametrize("library", [None, Reference()])
+def test_rows_expire_hot_or_cold_as_they_do_where_all_are_hot(library: Kernels | None, tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    tiered, plain = (kind(BRIEF, MEMORY_BYTES, library=library, multiplier=1) for kind in (Spilling, Store))
+    tiered.spill_to(tmp_path, 2**30, 2**30)
+    lost = 0
+    for store in (tiered, plain):
+        store.set_own(range(BRIEF.columns), Own.MINE)
+    for number in range(400 if library is None else 60):
+        keys = np.unique(np.concatenate([random.choice(KEYS, 4), MANY[0][random.integers(0, 1200, 10)]]))
+        push = a_push(1, 8 * number, 8 * number + 8, keys=keys, seed=2 * number, layout=BRIEF)
+        before = plain.categories()
+        assert tiered.push(push).code is plain.push(push).code is Code.APPLIED
+        lost += before > plain.categories()
+        for _ in range(int(random.integers(4))):
+            if victims := tiered.of_tiers.hand.choose():
+                tiered.of_tiers.hand.write(victims)
+                tiered.of_tiers.hand.release(victims)
+        assert tiered.checksum() == plain.checksum()
+    marks = [part.entries(bucket)["mark"] for part in tiered._tables for bucket in range(BRIEF.buckets)]
+    assert sum(int((each >= COLD).sum()) for each in marks) == tiered.of_tiers.counts().cold_rows
+    assert lost > 5
+    assert tiered.of_tiers.counts().rows_evicted > 50

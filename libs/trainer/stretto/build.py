@@ -10,6 +10,7 @@ import sys
 from typing import Any, cast
 
 import numpy as np
+from stretto_parameters import RowPolicy
 from stretto_wire.jobspec.spec import DatasetSpec, JobSpec
 
 from .errors import ModelRefused
@@ -37,6 +38,7 @@ def options_of(job: JobSpec) -> Options:
         is_dimension_stated="embedding_dim" in model.model_fields_set,
         seed=data.seed,
         row_weights=model.row_weights,
+        rows=RowPolicy(job.rows.admit, job.rows.expire_samples),
         restore_from=model.restore_from or "",
         ends_in_single=ends_in_single(
             [part.samples for part in data.partitions] if data.partitioned else [data.samples], data.batch_size

@@ -29,14 +29,16 @@ LEARNING_RATE = 0.05
 WORKERS = 3
 
 
-def program(samples: int) -> Any:
+def program(samples: int, seed: int = 7, admit: int = 1) -> Any:
     from stretto.build import make_program
     from stretto.examples.wide_deep import WideDeep
     from stretto.model.entry_point import instantiate
     from stretto.model.program import Options
+    from stretto_parameters import RowPolicy
 
     dataset = {"samples": samples, "categories": 60_000, "new_categories": samples * 22 // 54, "seed": 7}
-    return make_program(instantiate(WideDeep, dataset, 16), Options(learning_rate=LEARNING_RATE, seed=7))
+    options = Options(learning_rate=LEARNING_RATE, seed=seed, rows=RowPolicy(admit))
+    return make_program(instantiate(WideDeep, dataset, 16), options)
 
 
 def quality(model: Any, parameters: Any, samples: int) -> dict[str, float]:
@@ -50,11 +52,14 @@ def quality(model: Any, parameters: Any, samples: int) -> dict[str, float]:
     return {"loss": found.loss, "auc": found.auc}
 
 
-def delayed(samples: int, delay: int) -> dict[str, Any]:
-    """Train in one process, which applies the gradient of every step `delay` steps later."""
+def delayed(samples: int, delay: int, *model_options: int) -> dict[str, Any]:
+    """Train in one process, which applies the gradient of every step `delay` steps later.
+
+    model_options: seed of the model, and the sight at which a key gets its row.
+    """
     from stretto.engine import Access, Parameters, ParameterServer
 
-    model = program(samples)
+    model = program(samples, *model_options)
     server = ParameterServer(0, model.layout)
     server.own(range(model.layout.columns))
     parameters = Parameters(model.layout, {0: server.address}, worker=0, access=Access(server.key))
@@ -75,7 +80,8 @@ def delayed(samples: int, delay: int) -> dict[str, Any]:
     seconds = time.monotonic() - begun
     for late in waiting:
         push(*late)
-    return {"samples_per_s": samples / seconds, **quality(model, parameters, samples)}
+    measured = {"samples_per_s": samples / seconds, "rows": server.store.categories()}
+    return {**measured, "bytes": server.store.memory_bytes(), **quality(model, parameters, samples)}
 
 
 def work(samples: int, address: str, index: int, pipeline: bool) -> None:
@@ -187,8 +193,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["work", samples, address, index, pipeline]:
             work(int(samples), address, int(index), pipeline == "1")
-        case ["delayed", samples, delay]:
-            print(json.dumps(delayed(int(samples), int(delay))), flush=True)
+        case ["delayed", *numbers]:
+            print(json.dumps(delayed(*map(int, numbers))), flush=True)
         case ["concurrent", samples, pipeline]:
             print(json.dumps(concurrent(int(samples), pipeline == "1")), flush=True)
         case rest:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from installed_gateway import PLAN, Installed, decided, write_spec
 from stretto_messages.actuator import PlanApplied
+from stretto_messages.books import RowBooks
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.planner import CandidatesComputed, HistoryMatched
 from stretto_messages.profiler import ProfileMeasured
@@ -24,6 +25,7 @@ def test_explain_tells_what_was_measured_fitted_considered_and_brought(installed
         return ProfileMeasured(
             job=name, plan_version=version, plan=plan, batch_size=512, window_s=3.0, step_time_s=0.05, times=times,
             throughput=rate, samples_total=1, categories=4321, settled=True, workers=(), ps=(),
+            rows=RowBooks(gradients_left_out=12, keys_without_row=9, rows_expired=3),
         )  # fmt: skip
 
     candidate = Candidate(
@@ -60,7 +62,8 @@ def test_explain_tells_what_was_measured_fitted_considered_and_brought(installed
     assert second["outcome"]["inside_interval"] is True
     told = " ".join(installed.stretto("explain", name, "-d", "2", "--derivation").stdout.replace("│", "").split())
     for words in (
-        "RMSLE 0.023", "cannot be told apart yet: a2", "4,321 categories", "c1", "too dear", "[brackets]", "180/s",
+        "RMSLE 0.023", "cannot be told apart yet: a2", "4,321 categories; 12 gradients left out, of keys without a "
+        "row yet; about 9 keys have none now; 3 rows expired", "c1", "too dear", "[brackets]", "180/s",
         "171/s = 1.71 × before", "-5% off, inside the interval",
     ):  # fmt: skip
         assert words in told, words

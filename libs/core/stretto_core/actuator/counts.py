@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stretto_messages.actuator import JobFinished
-from stretto_messages.books import AppliedBooks, gathered, partly_done, spread
+from stretto_messages.books import AppliedBooks, gathered, partly_done, spread, total_rows
 from stretto_messages.dispatcher import JobCompleted
 
 from stretto_core.actuator.observations import CountsTaken
@@ -45,6 +45,7 @@ def job_finished(samples_total: int, completed: JobCompleted, taken: CountsTaken
         columns_total=columns_total,
         columns=columns,
         shards=gathered(shards, sum(len(part.columns) for part in columns)),
+        rows=total_rows(server.applied.rows for server in servers),
     )
     return JobFinished(
         job=completed.job,

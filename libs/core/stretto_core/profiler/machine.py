@@ -20,6 +20,7 @@ from stretto_messages.actuator import (
     PodStarted,
 )
 from stretto_messages.arbiter import PlanDecided
+from stretto_messages.books import total_rows
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.pods import DataWorkerReported, PsReported, WorkerReported
@@ -208,7 +209,7 @@ class ProfilerMachine:
         self._remember(window, report)
         window.told = report
         window.categories, window.buckets = report.categories, report.buckets
-        window.row_bytes, window.table_bytes = report.row_bytes, report.table_bytes
+        window.row_bytes, window.table_bytes, window.rows = report.row_bytes, report.table_bytes, report.rows
         add_ps(window.sums, report)
         return self._close_if_due(report.job, now)
 
@@ -314,6 +315,7 @@ class ProfilerMachine:
             throughput=sum(worker.samples_per_s for worker in workers),
             samples_total=state.samples_of_exited + sum(window.samples_total for window in state.pods.values()),
             categories=sum(server.categories for server in servers),
+            rows=total_rows(window.rows for _, window in self._reporting("ps")),
             settled=settled,
             prepared_elsewhere=prepared_elsewhere(window for _, window in active),
             miss_ratios=miss_ratios([window for _, window in self._reporting("ps")]),

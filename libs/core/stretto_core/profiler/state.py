@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stretto_messages.books import ALL_ROWS, RowBooks
 from stretto_messages.pods import PsReported
 from stretto_messages.values import Plan
 
@@ -105,6 +106,7 @@ class PodWindow:
     categories: int = 0
     row_bytes: float = 0.0
     table_bytes: int = 0
+    rows: RowBooks = ALL_ROWS
     buckets: int = 0
     told: PsReported | None = None
     """The last report of a parameter server, for what it tells of its disk."""

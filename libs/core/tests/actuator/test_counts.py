@@ -18,6 +18,7 @@ from stretto_core.actuator.machine import ActuatorMachine
 from stretto_core.actuator.state import ActuatorState, JobOpened
 from stretto_core.dispatcher.book import fingerprint_of
 from stretto_messages.actuator import JobFailed
+from stretto_messages.books import RowBooks
 from stretto_messages.values import SAMPLES_MAX
 
 
@@ -29,6 +30,9 @@ def test_counts_show_what_is_missing_and_what_is_twice() -> None:
     assert (finished.samples_applied, finished.samples_lost, finished.samples_repeated) == (100, 0, 0)
     assert (finished.rows, finished.repeats_recognised, finished.checksum) == (11, 9, f"{0x19:016x}")
     assert (finished.applied.columns_total, len(finished.applied.columns)) == (3, 2)
+    books = replace(exact, applied=replace(exact.applied, rows=RowBooks(gradients_left_out=2, rows_expired=4)))
+    both = job_finished(100, completed, counts_taken(books, other)).applied.rows
+    assert both == RowBooks(gradients_left_out=2, rows_expired=4)
     wrong = server_counts(3, ((0,), 90, 1), ((2,), 130, 2))
     torn = job_finished(100, completed, counts_taken(wrong, other))
     assert (torn.samples_applied, torn.samples_lost, torn.samples_repeated) == (90, 10, 30)

@@ -27,6 +27,7 @@ from stretto_messages.actuator import (
 )
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB, example_of
+from stretto_messages.books import RowBooks
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.pods import PsReported, WorkerReported
 from stretto_messages.profiler import HotPsCleared, HotPsDetected, ProfileMeasured, StragglerCleared, StragglerDetected
@@ -122,6 +123,7 @@ class Job:
             categories=5000,
             row_bytes=152.6,
             table_bytes=5000 * 160,
+            rows=RowBooks(gradients_left_out=20, keys_without_row=7),
             buckets=self.buckets[pod],
             cpu_used_cores=self.cpu[pod],
             cpu_limit_cores=1.0,
@@ -151,6 +153,7 @@ def test_windows_are_robust_profiles_of_one_plan() -> None:
     assert second.times.grad_s == pytest.approx(0.025)
     assert second.throughput == pytest.approx(BATCH * (20 + 20 + 12))
     assert second.categories == 10_000
+    assert second.rows == RowBooks(gradients_left_out=40, keys_without_row=14)
     assert third.samples_total == BATCH * (14 * (20 + 20 + 12) + 20)
     assert [worker.pod for worker in second.workers] == ["worker-0", "worker-1", "worker-2"]
     assert second.ps[0].update_time_s == pytest.approx(0.002)

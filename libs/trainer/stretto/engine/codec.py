@@ -76,7 +76,8 @@ def _shaped(value: Any, arrays: list[Any]) -> Any:
             pairs = cast("dict[Any, Any]", value).items()
             return {"pairs": [[_shaped(key, arrays), _shaped(each, arrays)] for key, each in pairs]}
         case _ if is_dataclass(value) and not isinstance(value, type):
-            shape = {each.name: _shaped(getattr(value, each.name), arrays) for each in fields(value)}
+            named = ((each.name, getattr(value, each.name)) for each in fields(value))
+            shape = {name: _shaped(given, arrays) for name, given in named if given is not None}
             return {"of": type(value).__name__, "fields": shape}
         case np.integer() | np.bool_():
             return value.item()

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from stretto_parameters import Applied, Own, Progress, RawBucket, RawSlices
 
 from . import codec
@@ -111,6 +112,12 @@ class Control:
 
     def drop_bucket(self, bucket: int) -> None:
         self._ask("drop_bucket", bucket)
+
+    def export_policy(self, bucket: int) -> NDArray[np.uint8]:
+        return self._ask("export_policy", bucket)
+
+    def import_policy(self, bucket: int, given: NDArray[np.uint8]) -> None:
+        self._ask("import_policy", bucket, given)
 
     def export_slices(self, ids: I64) -> RawSlices:
         return self._ask("export_slices", np.asarray(ids, np.int64))

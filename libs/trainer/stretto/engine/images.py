@@ -22,13 +22,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS, SLICES
-from stretto_parameters import InputRefused, LogFull, Own, Progress, RawBucket, RawSlices, StoreFull
+from stretto_parameters import EVERY_KEY, InputRefused, LogFull, Own, Progress, RawBucket, RawSlices, StoreFull
 from stretto_parameters.checksums import of_block
+from stretto_parameters.expiry import Expiry
 from stretto_parameters.parts import INDEX_BYTES_MAX
 from stretto_parameters.tiers import Filling
 
@@ -239,6 +241,10 @@ def _export_bucket(
                 lacking.append((of_rows, to, copied))
             else:
                 blocks.entries[of_rows]["checksum"] = copied
+            if raw.layout.rows.expire_samples:
+                blocks.add(_stamps(bucket, table), raw.copy_stamps(bucket, table, chosen))
+        if raw.layout.rows != EVERY_KEY:
+            blocks.add(_policy(bucket), raw.export_policy(bucket))
         at = raw.records.progress(progress.known_finished)
         held_s = time.perf_counter() - begun
     for name, to, filling in lacking:  # no push waits for the disk
@@ -250,6 +256,14 @@ def _export_bucket(
 
 def _names(bucket: int, table: int) -> tuple[str, str]:
     return f"bucket{bucket}/{table}/keys", f"bucket{bucket}/{table}/rows"
+
+
+def _stamps(bucket: int, table: int) -> str:
+    return f"bucket{bucket}/{table}/stamps"
+
+
+def _policy(bucket: int) -> str:
+    return f"bucket{bucket}/policy"
 
 
 class _Progress:
@@ -310,7 +324,14 @@ def loaded_bytes(images: Sequence[PsImage], columns: Iterable[int]) -> int:
     if not known:
         return 0
     layout, rows = known[0].layout, _loaded_rows(known, columns)
-    return int(sum(count * (layout.row_bytes(table) + INDEX_BYTES_MAX) for table, count in enumerate(rows)))
+    of_rows = sum(count * (layout.row_bytes(table) + INDEX_BYTES_MAX) for table, count in enumerate(rows))
+    counted = (
+        link.manifest["blocks"].get(_policy(bucket), {"bytes": 0})["bytes"]
+        for image in known
+        for bucket in {*columns}.intersection(c for c in image.columns if c < BUCKETS)
+        for link in image.links(bucket)
+    )
+    return int(of_rows + sum(counted))
 
 
 def _loaded_rows(images: Sequence[PsImage], columns: Iterable[int]) -> list[int]:
@@ -374,14 +395,23 @@ def _load_columns(
 
 
 def _load_bucket(store: LockedStore, bucket: int, tables: int, links: Sequence[PsImage]) -> None:
-    """Load a bucket from the image that has it whole, then the rows that changed after it."""
-    whole, *differences = links
+    """Load a bucket from the image that has it whole, then the rows that changed after it.
+
+    Rows of an image that expired until the next image are dropped before its rows come.
+    """
+    whole = links[0]
     try:
         for table in range(tables):
             of_keys, of_rows = _names(bucket, table)
-            whole.blocks.copied(of_rows, partial(_load_rows, store, bucket, table, whole.blocks[of_keys]))
-        for difference in differences:
+            load = partial(
+                _load_rows, store, bucket, table, whole.blocks[of_keys], whole.blocks.get(_stamps(bucket, table))
+            )
+            whole.blocks.copied(of_rows, load)
+        for earlier, difference in pairwise(links):
+            store.expire(bucket, samples_of(earlier, bucket), samples_of(difference, bucket))
             store.import_bucket(bucket, _changed(difference, bucket, tables), replace=False)
+        if (policy := links[-1].blocks.get(_policy(bucket))) is not None:
+            store.import_policy(bucket, policy)
     except BaseException:
         store.drop_bucket(bucket)  # what is damaged, or there in part, takes no memory
         raise
@@ -390,12 +420,27 @@ def _load_bucket(store: LockedStore, bucket: int, tables: int, links: Sequence[P
 def bucket_rows(image: PsImage, bucket: int, table: int, skip: int = 0) -> Iterator[RawBucket]:
     """Yield a table's rows of a bucket, from the image that has it whole to `image`.
 
-    A row of a later image replaces the same row of an earlier one. skip: how many images to leave out at the beginning.
-    Raises CheckpointError.
+    A row of a later image replaces the same row of an earlier one; rows that expired since their image are left out.
+    skip: how many images to leave out at the beginning. Raises CheckpointError.
     """
-    of_keys, of_rows = _names(bucket, table)
+    life = image.layout.rows.expire_samples
     for link in image.links(bucket)[skip:]:
-        yield RawBucket(link.blocks[of_keys], link.blocks[of_rows])
+        raw = _rows_of(link, bucket, table)
+        if life and raw.stamps is not None:
+            moments = samples_of(link, bucket), samples_of(image, bucket)
+            kept = ~Expiry(life, BUCKETS).expired(bucket, raw.stamps, *moments)
+            raw = RawBucket(raw.keys[kept], raw.rows[kept], raw.stamps[kept])
+        yield raw
+
+
+def samples_of(image: PsImage, bucket: int) -> int:
+    """Return the samples that a bucket had counted when an image copied it."""
+    return int(image.blocks["progress/samples"][bucket])
+
+
+def _rows_of(image: PsImage, bucket: int, table: int) -> RawBucket:
+    of_keys, of_rows = _names(bucket, table)
+    return RawBucket(image.blocks[of_keys], image.blocks[of_rows], image.blocks.get(_stamps(bucket, table)))
 
 
 def count_rows(image: PsImage, bucket: int, table: int) -> int:
@@ -406,13 +451,14 @@ def count_rows(image: PsImage, bucket: int, table: int) -> int:
 
 def _changed(image: PsImage, bucket: int, tables: int) -> list[RawBucket]:
     """Return the rows of a bucket that a difference has, by table, after their checksums were compared."""
-    names = [_names(bucket, table) for table in range(tables)]
-    return [RawBucket(image.blocks[of_keys], image.blocks[of_rows]) for of_keys, of_rows in names]
+    return [_rows_of(image, bucket, table) for table in range(tables)]
 
 
-def _load_rows(store: LockedStore, bucket: int, table: int, keys: U64, rows: Bytes) -> tuple[int, None]:
+def _load_rows(
+    store: LockedStore, bucket: int, table: int, keys: U64, stamps: Bytes | None, rows: Bytes
+) -> tuple[int, None]:
     with store.turn.alone():
-        return store.unlocked.load_bucket(bucket, table, keys, rows), None
+        return store.unlocked.load_bucket(bucket, table, keys, rows, stamps), None
 
 
 def holders(images: Sequence[PsImage]) -> list[PsImage]:
@@ -444,8 +490,8 @@ def _adopt(store: LockedStore, images: Sequence[PsImage]) -> None:
                 store.adopt(image.layout)
         except InputRefused as error:
             raise CheckpointError(
-                f"image of ps-{image.manifest['server']} was saved with another layout; the model or its optimiser "
-                f"changed: {error}"
+                f"image of ps-{image.manifest['server']} was saved with another layout; the model, its optimiser or "
+                f"the job's `rows` changed: {error}"
             ) from error
 
 

@@ -209,6 +209,7 @@ class LockedStore:
     categories = _under(_no_lock, Store.categories)
     memory_bytes = _under(_no_lock, Store.memory_bytes)
     row_bytes = _under(_no_lock, Store.row_bytes)
+    row_account = _under(_no_lock, Store.row_account)
     applied = _under(Turn.shared, Store.applied)
     checksum = _under(Turn.shared, Store.checksum)
 
@@ -220,9 +221,10 @@ class LockedStore:
             with self.turn.shared():  # bucket by bucket: a push waits for one of them at most
                 size_bytes += sum(
                     (len(self.unlocked.changed_rows(bucket, table, since_epoch)) if since_epoch else rows)
-                    * (8 + of_row)
+                    * (8 + bool(self.layout.rows.expire_samples) + of_row)
                     for table, (rows, of_row) in enumerate(self.unlocked.table_sizes(bucket))
                 )
+                size_bytes += self.unlocked.policy_bytes(bucket)
         return size_bytes
 
     def stats(self) -> ServerStats:
@@ -243,6 +245,9 @@ class LockedStore:
     export_bucket = _under(Turn.shared, Store.export_bucket)
     import_bucket = _under(Turn.alone, Store.import_bucket)
     drop_bucket = _under(Turn.alone, Store.drop_bucket)
+    expire = _under(Turn.alone, Store.expire)
+    export_policy = _under(Turn.shared, Store.export_policy)
+    import_policy = _under(Turn.alone, Store.import_policy)
     export_slices = _under(Turn.shared, Store.export_slices)
     import_slices = _under(Turn.alone, Store.import_slices)
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from stretto_messages.values import BUCKETS
-from stretto_parameters import InputRefused, Own, StoreFull
+from stretto_parameters import EVERY_KEY, InputRefused, Own, StoreFull
+from stretto_parameters.expiry import WRAPPED
 from stretto_parameters.layout import RowFormat
 
 from ..errors import MigrationError, StrettoError
@@ -205,6 +206,8 @@ def _move_group(
     known_finished: marks of the source that are here already. ahead: copy buckets before they are frozen, too.
     """
     epoch = moved_bytes = 0
+    life = here.layout.rows.expire_samples if ahead and here.layout else 0
+    begun_at = source.applied().samples if life else None
     for _ in range(_AHEAD_COPIES if ahead else 0):
         before, epoch = epoch, source.next_epoch()
         try:
@@ -217,6 +220,8 @@ def _move_group(
     begun = time.perf_counter()
     _freeze(source, columns)
     try:
+        if begun_at is not None and (source.applied().samples - begun_at)[[*columns]].max() > WRAPPED * life:
+            epoch = 0  # rows that expired at the source since they were copied would not be known here
         moved_bytes += _copy(here, source, columns, epoch, known_finished)
         states = source.own()[list(columns)]
         if not (states == Own.FROZEN).all():
@@ -307,6 +312,10 @@ def _copy(
         here.import_slices(raw_slices)
         moved_bytes += raw_slices.nbytes
     moved_bytes += _copy_buckets(here, source, columns, since_epoch)
+    for bucket in (c for c in columns if c < BUCKETS and layout and layout.rows != EVERY_KEY):
+        policy = source.export_policy(bucket)
+        here.import_policy(bucket, policy)
+        moved_bytes += policy.nbytes
     here.merge_columns(columns, source.all_progress(known_finished))
     return moved_bytes
 

@@ -73,11 +73,12 @@ class Checkpoint:
     def changed(self, table: int, bucket: int, since: Set[str]) -> Rows | None:
         """Return the rows that changed after an earlier checkpoint, whose digests are `since`.
 
-        None if the images do not say it: the server wrote a full one since, the bucket has moved, or the optimizer
-        moves rows that no batch had.
+        None if the images do not say it: the server wrote a full one since, the bucket has moved, the optimizer moves
+        rows that no batch had, or rows expire.
         """
         image = self._holders[bucket]
-        if image.layout == UNKNOWN or self.layout.tables[table].optimizer.moves_rows_late:
+        moves_late = self.layout.tables[table].optimizer.moves_rows_late
+        if image.layout == UNKNOWN or moves_late or self.layout.rows.expire_samples:
             return None
         digests = self._chains[id(image)][-len(image.links(bucket)) :]
         known = [number for number, digest in enumerate(digests) if digest in since]

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_parameters import Own, Push, Store
+from stretto_parameters import EVERY_KEY, Own, Push, Store
 
 from ..engine.layout import F32, KeyBatch, Layout
 from ..errors import DataError, ModelRefused, StrettoError
@@ -175,7 +175,8 @@ def compare_steps(program: Compared) -> str:
 def _ours(program: Compared, trial: Trial) -> Generator[Stepped]:
     """Yield the values before the first step, then each step, as worker and parameter server make it."""
     layout, keys = program.layout, trial.keys
-    layout = replace(layout, tables=tuple(replace(each, weights="float32") for each in layout.tables))
+    tables = tuple(replace(each, weights="float32") for each in layout.tables)
+    layout = replace(layout, tables=tables, rows=EVERY_KEY)  # this is the first sight of each key
     store = Store(layout, _STORE_BYTES_MAX)
     store.set_own(range(layout.columns), Own.MINE)
     store.seed(layout.split_dense(program.initial_dense()), program.initial_state())

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS, SLICES
+from stretto_parameters import EVERY_KEY, RowPolicy
 
 from ..engine.layout import F32, KeyBatch, Layout, Table
 from ..errors import ModelRefused
@@ -199,6 +200,7 @@ class Options:
     """URL of a model with the weights to start with; empty to start with the initialisers' weights."""
     seed: int = 0
     row_weights: Literal["float32", "bfloat16"] = "float32"
+    rows: RowPolicy = EVERY_KEY
     first_samples: int = FIRST_SAMPLES
     """Samples at the beginning of the data, or of `first_partition`, that a model may be tried on."""
     first_partition: str = ""
@@ -300,6 +302,7 @@ class ProgramBase(BatchReader, ABC):
             slices=SLICES,
             state_size=sum(map(size_of, self._state_shapes)),
             optimizer=rule,
+            rows=options.rows,
         )
 
     def restore(self, tables: Mapping[str, F32]) -> None:

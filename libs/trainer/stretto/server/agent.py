@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 from stretto_messages.actuator import PodResized
-from stretto_messages.books import AppliedBooks, ColumnBooks, ShardApplied, gathered
+from stretto_messages.books import AppliedBooks, ColumnBooks, RowBooks, ShardApplied, gathered
 from stretto_messages.pods import (
     BucketMove,
     ClaimBuckets,
@@ -208,8 +208,17 @@ class Agent:
                 ),
                 int(np.count_nonzero(own)),
             ),
+            rows=self._row_books(),
         )
         return applied, steady
+
+    def _row_books(self) -> RowBooks:
+        account = self._store.row_account()
+        return RowBooks(
+            gradients_left_out=account.kept_out,
+            keys_without_row=account.without_row,
+            rows_expired=account.expired,
+        )
 
     def _reading(self) -> tuple[I64, Applied, I64, I64, bool]:
         """Read ownership, counters and records; the last value is True if none of them changed meanwhile."""
@@ -257,6 +266,7 @@ class Agent:
                 categories=self._store.categories(),
                 row_bytes=self._store.row_bytes(),
                 table_bytes=self._store.memory_bytes(),
+                rows=self._row_books(),
                 buckets=int((self._store.own()[:BUCKETS] != 0).sum()),
                 cpu_used_cores=used.cpu_cores,
                 cpu_limit_cores=self._cpu_cores,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from stretto_parameters import EVERY_KEY, RowPolicy
 from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
 
 from ..batches.feed import Feed
@@ -144,6 +145,7 @@ def train_locally(
     embedding_dim: int = 16,
     seed: int = 0,
     row_weights: Literal["float32", "bfloat16"] = "float32",
+    rows: RowPolicy = EVERY_KEY,
     transfer: Literal["float32", "bfloat16"] = "float32",
     wire: Mapping[str, Any] | None = None,
     pipeline: bool = True,
@@ -173,6 +175,7 @@ def train_locally(
         embedding_dim=embedding_dim,
         seed=seed,
         row_weights=row_weights,
+        rows=rows,
         first_samples=min(FIRST_SAMPLES, first[1]),
         first_partition=first[0],
         ends_in_single=ends_in_single(samples.values() if isinstance(samples, Mapping) else [samples], batch_size),

@@ -1,7 +1,7 @@
 """A full image with the differences after it is the server, bit for bit, whatever happened between and within them."""
 
 import io
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -13,12 +13,13 @@ from stretto.engine.layout import BUCKETS, SLICES, Layout, Table
 from stretto.engine.locked_store import LockedStore
 from stretto.errors import ImageDamaged
 from stretto.server.image_file import ImageWriter, Part, open_chain
-from stretto_parameters import Push
+from stretto_parameters import Push, RawBucket, RowPolicy
 from stretto_parameters.checksums import of_rows
 from stretto_parameters.optimizers import Adam
 
 TABLES = (Table(2, Adam(0.05), 3), Table(3, Adam(0.05), 4, weights="bfloat16"))
 LAYOUT = Layout(TABLES, 24, BUCKETS, SLICES, 1, Adam(0.05))
+POLICY = replace(LAYOUT, rows=RowPolicy(admit=2, expire_samples=128))
 COLUMNS = BUCKETS + SLICES
 SOME = 5
 """Buckets that the pushes reach: few, so that they meet the same rows again."""
@@ -28,8 +29,8 @@ MEMORY_BYTES = 2**30
 class Server:
     """The operations of one server, its images as a store keeps them, and pushes to it."""
 
-    def __init__(self, columns=range(COLUMNS), index=0):
-        self.store = LockedStore(index, LAYOUT, MEMORY_BYTES)
+    def __init__(self, columns=range(COLUMNS), index=0, layout=LAYOUT):
+        self.store = LockedStore(index, layout, MEMORY_BYTES)
         self.store.set_own(columns, Own.MINE)
         self.exported, self.parts, self.files = [], [], {}
         self.shard = 0
@@ -73,26 +74,33 @@ class Server:
 
 
 def books(control):
+    """Return what a server counts, and what the policy of its rows counts and will drop."""
     applied = control.applied()
+    policies = [control.export_policy(bucket).tobytes() for bucket in range(SOME)]
+    raws = [raw for bucket in range(SOME) for raw in control.unlocked.export_bucket(bucket)]
+    stamps = [
+        sorted(zip(raw.keys.tolist(), raw.stamps.tolist(), strict=True)) for raw in raws if raw.stamps is not None
+    ]
     shards, records = control.records()
     finished = control.finished().tolist()
     offsets = records[:, :-2].tolist()  # attempts begin again
-    return applied.samples.tolist(), applied.fingerprints.tolist(), shards.tolist(), offsets, finished
+    return applied.samples.tolist(), applied.fingerprints.tolist(), shards.tolist(), offsets, finished, policies, stamps
 
 
 def restored(images, count=1):
     """Return new servers that own what the images have."""
-    servers = [LockedStore(n, LAYOUT, MEMORY_BYTES) for n in range(count)]
+    servers = [LockedStore(n, images[0].layout, MEMORY_BYTES) for n in range(count)]
     for number, columns in first_columns(LAYOUT, range(count)).items():
         load_image(servers[number], images, columns)
     return servers
 
 
+@pytest.mark.parametrize("layout", [LAYOUT, POLICY], ids=["plain", "policy"])
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
-@given(st.data())
-def test_any_image_of_any_chain_is_the_server_as_it_was(data):
+@given(data=st.data())
+def test_any_image_of_any_chain_is_the_server_as_it_was(layout, data):
     """Images add to any earlier one, as after failed checkpoints; buckets leave, come back, and are cleared."""
-    server = Server()
+    server = Server(layout=layout)
     then = []  # of each image: checksum and books
     for step in range(data.draw(st.integers(2, 14))):
         action = data.draw(st.sampled_from(["push"] * 4 + ["export"] * 3 + ["leave", "clear"]))
@@ -107,7 +115,8 @@ def test_any_image_of_any_chain_is_the_server_as_it_was(data):
             raw = server.store.unlocked.export_bucket(bucket)
             server.store.drop_bucket(bucket)
             kept = data.draw(st.integers(0, len(raw[0].keys)))
-            server.store.import_bucket(bucket, [type(each)(each.keys[:kept], each.rows[:kept]) for each in raw])
+            part = [[None if one is None else one[:kept] for one in astuple(each)] for each in raw]
+            server.store.import_bucket(bucket, [RawBucket(*each) for each in part])
         else:
             server.store.clear()
             server.store.set_own(range(COLUMNS), Own.MINE)
@@ -115,6 +124,20 @@ def test_any_image_of_any_chain_is_the_server_as_it_was(data):
         (control,) = restored([server.opened(number)])
         assert control.checksum() == checksum
         assert books(control) == expected
+
+
+def test_a_row_that_expired_long_ago_does_not_come_back_with_the_image_that_has_it():
+    """Stamps begin anew after 256 periods of 16 samples: that of the image's rows looks like one of now."""
+    server = Server(layout=replace(POLICY, rows=RowPolicy(expire_samples=128)))
+    server.push(1)
+    full, rows = server.export(), server.store.categories()
+    for seed in range(64):
+        server.push(seed, [])
+    difference = server.opened(server.export(full))
+    (control,) = restored([difference])
+    assert rows > control.categories() == server.store.categories() == 0
+    assert sum(len(raw.keys) for raw in images.bucket_rows(difference, 0, 0)) == 0, "as an export reads it"
+    assert sum(len(raw.keys) for raw in images.bucket_rows(server.opened(full), 0, 0)) > 0
 
 
 def bucket_of(control, bucket):

@@ -1,6 +1,7 @@
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from stretto.engine import Control, Own, migration, one_table
 from stretto.engine.migration import _copy
 from stretto.errors import MigrationError, ServerLost
 from stretto_core.dispatcher.book import fingerprint_of
-from stretto_parameters import RawBucket
+from stretto_parameters import RawBucket, RowPolicy
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import Adam
 from trainer_harness import wait_for
@@ -385,3 +386,47 @@ def test_a_source_short_of_cpu_gives_several_columns_for_one_freeze():
     groups = migration._groups(wanted)
     assert [migration._take(groups, bytes_of, 250) for _ in range(3)] == [(*slices, 0, 1), (2,), (3,)]
     assert groups == []
+
+
+@pytest.mark.parametrize("kept_lives", [16, 0], ids=["few-lives", "many-lives"])
+def test_rows_that_expire_while_their_bucket_is_copied_stay_away(cluster_here, training, monkeypatch, kept_lives):
+    """Between two ranges rows expire, others take their places, and keys are seen. many-lives: a copy so long that
+    stamps say nothing any more; then the bucket is copied whole under the freeze."""
+    layout = replace(LAYOUT, rows=RowPolicy(admit=2, expire_samples=320))
+    servers = cluster_here(layout)
+    worker = settle(servers, training, shards=6)
+    servers.add()
+    worker.connect(dict(servers.addresses), wait=True)
+    (source, _, here), bucket = servers.controls(), 3
+    rows, expired, asked, states = source.raw_sizes()[bucket], source.row_account().expired, [], []
+    monkeypatch.setattr(migration, "_RANGE_BYTES", 2**9)
+    monkeypatch.setattr(migration, "_AHEAD_BYTES", 0)
+    monkeypatch.setattr(migration, "WRAPPED", kept_lives)
+    monkeypatch.setattr(migration, "_is_slow", lambda source: False)
+    export, freeze = Control.export_range, migration._freeze
+
+    def export_and_train(control, *arguments):
+        found = export(control, *arguments)
+        asked.append(arguments[1])
+        if len(asked) <= 3:
+            training.train_shard(worker, 2000 + len(asked), attempt=1, length=640)
+        return found
+
+    def freeze_and_note(*arguments):
+        freeze(*arguments)
+        asked.clear()
+        states.append((servers.checksum(), source.export_policy(bucket).tobytes(), stamps_of(source, bucket)))
+
+    monkeypatch.setattr(Control, "export_range", export_and_train)
+    monkeypatch.setattr(migration, "_freeze", freeze_and_note)
+    (_,) = migration.move(servers.processes[2], {bucket: 0}, servers.addresses, step_wait_s=0)
+    assert rows > 0 < here.raw_sizes()[bucket]
+    assert source.row_account().expired + here.row_account().expired > expired, "some expired meanwhile"
+    assert [(servers.checksum(), here.export_policy(bucket).tobytes(), stamps_of(here, bucket))] == states
+    assert (0 in asked) == (not kept_lives), "all rows were copied under the freeze"
+
+
+def stamps_of(store, bucket):
+    """Return the stamps of a bucket's rows, by key."""
+    (raw,) = store.export_bucket(bucket)
+    return dict(zip(raw.keys.tolist(), raw.stamps.tolist(), strict=True))

@@ -19,10 +19,11 @@ from stretto.engine.layout import BUCKETS, SLICES, Layout, Table
 from stretto.errors import CheckpointError, ExportRefused, ImageDamaged
 from stretto.export import parquet
 from stretto.export.checkpoint_source import Checkpoint, open_checkpoint
-from stretto.export.tables import ExportedTable, KeyTable, all_rows, tables_of
+from stretto.export.tables import ExportedTable, KeyTable, all_rows, changes, tables_of
 from stretto.export.target import Target
 from stretto.model.program import EmbeddingRows
 from stretto.readers.hashing import VALUE_BITS
+from stretto_parameters import RowPolicy
 from stretto_parameters.optimizers import Adagrad
 from trained_server import TrainedServer
 
@@ -83,6 +84,23 @@ def test_a_checkpoint_has_the_rows_that_workers_pull_through_a_chain_of_differen
     dense, state = checkpoint.dense()
     assert (dense == job.worker.pull(job.layout.index(first[:0], second[:0])).dense).all()
     assert len(state) == 0
+
+
+def test_keys_whose_rows_expired_are_named_as_gone(tmp_path: Path) -> None:
+    """Three batches of 64 samples; after 64 without a change a row goes, from the chain of images, too."""
+    job = Job(tmp_path, replace(LAYOUT, rows=RowPolicy(expire_samples=64))).start()
+    keys = np.arange(900)
+    job.train(keys, keys)
+    before = open_checkpoint(job.url("c1"))
+    for _ in range(2):
+        job.train(keys[:300], keys[300:])
+    checkpoint = open_checkpoint(job.url("c2", "c1"))
+    for old, table, kept in zip(key_tables(before), key_tables(checkpoint), (keys[:300], keys[300:]), strict=True):
+        assert sorted(all_rows(table).keys.tolist()) == kept.tolist()
+        gone = [changes(table, bucket, old.rows(bucket)).gone for bucket in range(BUCKETS)]
+        assert sorted(np.concatenate(gone).tolist()) == sorted({*keys.tolist()} - {*kept.tolist()})
+        assert table.changed(3, frozenset(before.digests)) is None, "images do not say which rows went"
+    job.close()
 
 
 @dataclass

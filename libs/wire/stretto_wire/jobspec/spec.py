@@ -124,6 +124,31 @@ class ModelSpec(Spec):
     metadata: Metadata = Field(default_factory=dict[str, str | int | float | bool])
 
 
+class RowSpec(Spec):
+    """Keys that get a row in an embedding table, and how long it stays. By default each key that was trained, for ever.
+
+    Both change the model, by gradients that are left out. `stretto audit` counts them.
+    """
+
+    admit: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=100,
+            description="steps that have a key until it gets its row; until then it has its initial weights, and its "
+            "gradients are dropped. 2 leaves out the keys of a single step, often most of them",
+        ),
+    ] = 1
+    expire_samples: Annotated[
+        Count,
+        Field(
+            le=SAMPLES_MAX,
+            description="samples of the job without a change of a row after which the row is dropped, within a quarter "
+            "of them more; 0: rows stay for ever",
+        ),
+    ] = 0
+
+
 class DatasetSpec(Spec):
     """The samples, their shards and their order. State either ``samples`` or named partitions."""
 
@@ -512,6 +537,10 @@ class JobSpec(Spec):
     name: JobId
     model: ModelSpec = Field(description="the training code and its parameters")
     dataset: DatasetSpec = Field(description="the samples, their shards and their order")
+    rows: RowSpec = Field(
+        default=RowSpec.model_construct(),
+        description="keys that get a row in an embedding table, and how long it stays",
+    )
     resources: ResourceSpec = Field(
         default=ResourceSpec.model_construct(), description="limits within which Stretto sizes the job"
     )
@@ -566,6 +595,17 @@ class JobSpec(Spec):
     best: BestSpec | None = Field(
         default=None, description="which model of the job is the best one; its checkpoint is kept, training may stop"
     )
+
+    @field_validator("rows")
+    @classmethod
+    def _outlives_a_batch(cls, rows: RowSpec, info: ValidationInfo) -> RowSpec:
+        data = info.data.get("dataset")
+        if data is not None and 0 < rows.expire_samples < data.batch_size:
+            raise ValueError(
+                f"expire_samples of at least dataset.batch_size, {data.batch_size}: a row would expire before the next "
+                "batch; or 0"
+            )
+        return rows
 
     @field_validator("volumes")
     @classmethod

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stretto_messages.base import Described
-from stretto_messages.books import EpochBooks, Fault, GivenUp
+from stretto_messages.books import ALL_ROWS, EpochBooks, Fault, GivenUp, RowBooks
 from stretto_messages.values import Shard
 
 from ..codec import COMPLETE
@@ -51,7 +51,7 @@ class JobAudit(Described):
     ``exact``: every column counted exactly the samples that the ledger counts as done. ``quiet``: no sample is in
     flight. ``samples_recomputed`` were handed out again for columns that came back from a checkpoint, and count once as
     any other. ``samples_total`` = waiting + in flight + given up + done. ``samples_lost`` and ``samples_repeated`` are
-    each of the worst column; one never cancels the other.
+    each of the worst column; one never cancels the other. ``rows``: what the job's policy of rows left out and dropped.
     """
 
     __pydantic_config__: ClassVar[dict[str, Any]] = COMPLETE
@@ -79,3 +79,4 @@ class JobAudit(Described):
     open: tuple[OpenShard, ...] = ()
     given_up: tuple[GivenUp, ...] = ()
     returns: tuple[Return, ...] = ()
+    rows: RowBooks = ALL_ROWS

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self
 
 from stretto_messages.base import DEFAULT_TEAM, Described
-from stretto_messages.books import GivenUp, Shortfall
+from stretto_messages.books import ALL_ROWS, GivenUp, RowBooks, Shortfall
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.values import (
     Alternative,
@@ -75,6 +75,7 @@ class Measured(View):
     categories: int
     settled: bool
     prepared_elsewhere: float = 0.0
+    rows: RowBooks = ALL_ROWS
 
 
 @dataclass(slots=True)

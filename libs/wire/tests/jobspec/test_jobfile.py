@@ -205,6 +205,19 @@ def test_a_field_that_there_is_not_is_told_with_the_word_that_it_has(
     assert all(remedy in each.remedy for each, (_, _, remedy) in zip(found, told, strict=True))
 
 
+def test_rows_that_would_not_outlive_a_batch_are_refused() -> None:
+    for rows, field, remedy in (
+        ("{expire_samples: 100}", "rows", "expire_samples of at least dataset.batch_size, 512"),
+        ("{admit: 0}", "rows.admit", "1"),
+        ("{admit: 101}", "rows.admit", "100"),
+    ):
+        [found] = refused(f"{GOOD}rows: {rows}\n").findings
+        assert found.field == field
+        assert remedy in found.remedy
+    assert read_job(f"{GOOD}rows: {{admit: 2, expire_samples: 512}}\n").rows.expire_samples == 512
+    assert (read_job(GOOD).rows.admit, read_job(GOOD).rows.expire_samples) == (1, 0)
+
+
 def test_other_words_are_what_they_are_in_the_newer_version() -> None:
     told = "{a: 2026-11-21, b: n, c: 1.2.3, d: 1_000, e: 0x1F, f: true, g: 0, h: -0.5, i: '=', j: 12:99}"
     assert read_job(GOOD.replace("'m:M'", f"'m:M', metadata: {told}")).model.metadata == {

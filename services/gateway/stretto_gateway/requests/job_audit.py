@@ -18,6 +18,7 @@ from stretto_messages.books import (
     LedgerBooks,
     partly_done,
     spread,
+    total_rows,
 )
 from stretto_messages.dispatcher import AuditLedger, AuditLedgerReply, JobCompleted
 from stretto_messages.pods import GetBooks, GetBooksReply
@@ -197,6 +198,7 @@ def audit(job: str, status: Status, ledger: LedgerBooks, applied: list[AppliedBo
         epochs=ledger.epochs,
         open=tuple(_open(lease, rest) for lease in ledger.open),
         given_up=books.given_up,
+        rows=total_rows(server.rows for server in applied),
     )
 
 

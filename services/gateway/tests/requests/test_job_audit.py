@@ -21,6 +21,7 @@ from stretto_messages.books import (
     Lease,
     LedgerBooks,
     PartialShard,
+    RowBooks,
     ShardApplied,
 )
 from stretto_messages.dispatcher import AuditLedgerReply, LedgerReturn
@@ -87,6 +88,14 @@ class FakeBus:
 def test_exact_and_quiet() -> None:
     found = job_audit.audit(JOB, "training", ledger(), [GOOD])
     assert (found.exact, found.quiet, found.columns_exact, found.samples_assigned) == (True, True, 2, 160)
+
+
+def test_rows_left_out_and_expired_are_added_over_the_servers() -> None:
+    parts = [replace(GOOD, columns=(column,), rows=RowBooks(gradients_left_out=5, keys_without_row=3, rows_expired=n))
+             for n, column in enumerate(GOOD.columns)]  # fmt: skip
+    found = job_audit.audit(JOB, "training", ledger(), parts)
+    assert found.exact
+    assert found.rows == RowBooks(gradients_left_out=10, keys_without_row=6, rows_expired=1)
 
 
 def test_opposite_errors_of_two_columns_both_show() -> None:

@@ -12,7 +12,7 @@ from stretto_messages.books import small_share
 from ...command import command
 from ...errors import CliError
 from ...options import GatewayOptions, JobArgument
-from ...render import Json, table
+from ...render import Json, rows_told, table
 
 
 @command("Jobs", "stretto audit ctr -o json")
@@ -52,6 +52,7 @@ def shown(found: Json) -> RenderableType:
     ):
         made.add_row(title, f"{found[name]:,}")
     parts += [made, f"{found['columns_exact']} of {counted(found['columns'], 'column')} counted just these samples"]
+    parts += [of_rows] if (of_rows := rows_told(found["rows"])) else []
     parts += [f"[red]{escape(finding)}[/red]" for finding in found["findings"]]
     if found["epochs"]:
         made = table("epoch", "done", "in flight", "waiting", "given up", right=("done", "in flight", "waiting"))

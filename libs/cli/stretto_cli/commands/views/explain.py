@@ -16,7 +16,7 @@ from stretto_messages.base import counted
 from ...command import command
 from ...errors import BadInput
 from ...options import GatewayOptions, JobArgument, console, print_json
-from ...render import Json, head, is_whole, table, unreadable, why
+from ...render import Json, head, is_whole, rows_told, table, unreadable, why
 
 REFUSALS_SHOWN = 5
 CANDIDATES_SHOWN = 12
@@ -245,11 +245,12 @@ def _measured(m: Json) -> RenderableType:
     settled = "" if m["settled"] else " (not settled)"
     elsewhere = m.get("prepared_elsewhere", 0.0)
     fed = f"; data workers prepared {elsewhere:.0%} of the batches" if elsewhere else ""
+    rows = f"; {told}" if (told := rows_told(m["rows"])) else ""
     return _line(
         "measured",
         f"plan v{m['plan_version']}: {figures.rate(m['throughput'])}, step {figures.seconds(step_s)}: {told}, "
         f"together {figures.seconds(together_s)}, {more if together_s > step_s else rest}; "
-        f"{counted(m['categories'], 'category', 'categories')}{fed}{settled}",
+        f"{counted(m['categories'], 'category', 'categories')}{rows}{fed}{settled}",
     )
 
 

@@ -59,6 +59,7 @@ class MeasurementFold(Fold):
             message.categories,
             message.settled,
             message.prepared_elsewhere,
+            message.rows,
         )
         self.evidence.measured = measured
         for worker in message.workers:
