@@ -138,7 +138,7 @@ class Session:
                         await self._go_live()
                 elif batch:
                     self._after()
-                if self._gathering_due:
+                if self._gathering_due and self._reports.ready():
                     await self._gather()
                 await self._snapshot_if_due()
                 await self._forget_if_due()
@@ -216,7 +216,7 @@ class Session:
 
     def _gathering(self) -> None:
         self._gathering_due = True
-        self._wake.set()
+        self._reports.on_arrival(self._wake)
 
     async def _gather(self) -> None:
         """Journal the place of the reports that have arrived; they are handled when it comes back."""
