@@ -93,7 +93,7 @@ def submission_of(job: str, profile: JobProfile) -> JobSubmitted:
 def over_the_wire(service: Arbiter, event: Any) -> Any:
     """Return the event as the service makes it of a message's bytes."""
     if isinstance(event, Tick):
-        return service.tick_event()
+        return service.tick_event(event.machines)
     message: Message = submission_of(event.job, event.profile) if isinstance(event, JobOpened) else event
     return service.to_event(decode(type(message), encode(message)), META)
 

@@ -66,7 +66,7 @@ from stretto_runtime.access.identity import Key, mint
 from stretto_runtime.inputs import Routes
 from stretto_runtime.owner.ownership import ALIVE
 from stretto_runtime.owner.recovery import recovered
-from stretto_runtime.owner.reports import TURN_S
+from stretto_runtime.owner.reports import FLOODED_TURN_S
 from stretto_runtime.owner.snapshots import Mark, cursor_in
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
@@ -191,7 +191,7 @@ class Stage:
         before, after = dict[str, list[int]](), await self.stored()
         async with asyncio.timeout(60):
             while foreign(before, after):
-                await asyncio.sleep(3 * TURN_S)  # reports are handled at intervals: this one has to pass unchanged
+                await asyncio.sleep(3 * FLOODED_TURN_S)  # reports are handled at intervals: this one has to pass unchanged
                 before, after = after, await self.stored()
         return after
 

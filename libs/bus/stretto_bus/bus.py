@@ -110,6 +110,7 @@ class Bus:
         self._serial = 0
         self._loop = asyncio.get_running_loop()
         self._sweeper: asyncio.TimerHandle | None = None
+        self._swept_s = 0.0
         self._majority = Majority()
         self._moving: asyncio.Task[None] | None = None
         self._refused = asyncio.Event()
@@ -167,6 +168,7 @@ class Bus:
             connecting.cancel()
             refused.cancel()
         await bus.subscribe(f"{bus._answers_to}>", bus._answered)
+        bus._swept_s = bus._loop.time()
         bus._sweeper = bus._loop.call_later(SWEEP_S, bus._sweep)
         return bus
 
@@ -284,7 +286,8 @@ class Bus:
 
         Raises:
             NobodyListens: at once.
-            BusFault: not sent, or not answered within ``timeout_s`` and up to ``SWEEP_S`` more.
+            BusFault: not sent, or not answered within ``timeout_s``, in which this process has run, and up to
+                ``SWEEP_S`` more.
         """
         return await (await self._send(subject, data, headers, timeout_s, _answer))
 
@@ -390,7 +393,11 @@ class Bus:
 
     def _sweep(self) -> None:
         self._sweeper = self._loop.call_later(SWEEP_S, self._sweep)
-        now = self._loop.time()
+        before, self._swept_s = self._swept_s, self._loop.time()
+        now, absent_s = self._swept_s, self._swept_s - before - SWEEP_S
+        if absent_s > SWEEP_S:  # this process did not run: the answers may have come, and nobody has read them
+            for awaited in self._pending.values():
+                awaited.deadline_s += absent_s
         late = [token for token, awaited in self._pending.items() if awaited.deadline_s < now]
         for token in late:
             awaited = self._pending.pop(token)

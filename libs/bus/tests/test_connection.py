@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import signal
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from stretto_bus.connection import CROWDED_BYTES, Connection
 from stretto_bus.faults import BusFault, NobodyListens
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
+from stretto_wire.contract.registry import STREAM
 
 names = st.from_regex(r"[A-Za-z][A-Za-z0-9-]{0,20}", fullmatch=True)
 values = st.text(st.characters(exclude_characters="\r\n", exclude_categories=("Cs", "Cc")), max_size=30)
@@ -56,6 +58,12 @@ async def test_a_request_is_answered_or_hears_that_nobody_listens_or_gives_up(cl
         await bus.request("probe.nobody", b"", timeout_s=60)
     with pytest.raises(BusFault, match="no answer in time"):
         await bus.request("probe.deaf", b"", timeout_s=0.1)
+
+
+async def test_time_in_which_this_process_does_not_run_is_no_silence_of_the_server(client: Client) -> None:
+    answer = await client.bus.post("evt.v1.probe.made.a", b"", timeout_s=1.0)
+    time.sleep(1.5)  # as a process that gets no processor
+    assert (await answer)["stream"] == STREAM
 
 
 async def test_what_is_sent_in_one_turn_leaves_in_one_write_in_order(client: Client) -> None:

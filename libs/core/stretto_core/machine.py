@@ -52,7 +52,12 @@ Action = Emit | Reply
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time has passed; ``now`` is the new time. Ticks are journalled, so a replay handles the same ones."""
+    """Time has passed; ``now`` is the new time. Ticks are journalled, so a replay handles the same ones.
+
+    machines: number of the partition's machines that get this tick; 0: not told.
+    """
+
+    machines: int = 0
 
 
 class Machine(Protocol, Generic[Event, State]):

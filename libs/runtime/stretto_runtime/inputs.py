@@ -21,6 +21,8 @@ REPORTS: Kind = "reports"
 CLUSTER_PARTITION = partition_of(CLUSTER)
 JOB = re.compile(JOB_PATTERN)
 OUTPUT_ID = re.compile(r"[a-z]+:(([0-9]{1,19})(?:\.[^:]*)?):[0-9]{1,9}", re.ASCII)
+TICKING = re.compile(r"[0-9]{0,9}", re.ASCII)
+"""What a tick says: the number of its machines, or nothing, as before it was counted."""
 ENTRY_BYTES = 200
 """Bytes of an entry of the journal beside the request and its headers."""
 HEADER_CHARACTERS_MAX = 128
@@ -54,7 +56,7 @@ class Meta(NamedTuple):
 
 
 class Arrival(NamedTuple):
-    """One message for one key. ``source`` makes output ids: ``<service>:<source>:<i>``. A tick has no data.
+    """One message for one key. ``source`` makes output ids: ``<service>:<source>:<i>``.
 
     A range of reports has no key, and stands for the reports in it.
 
@@ -184,7 +186,7 @@ class Routes:
             there = CLUSTER_PARTITION if key == CLUSTER else _partition_of_job(key)
             sound = head == "observed" and name in self._observed and there == partition
         else:
-            sound = kind in ("tick", REPORTS)
+            sound = kind == REPORTS or (kind == "tick" and TICKING.fullmatch(body) is not None)
         if not sound:
             return None
         observed = kind == "observation"
@@ -228,4 +230,6 @@ def observation_entry(key: str, message: Message, data: bytes, trace: str) -> di
     return {**entry, "tp": trace} if trace else entry
 
 
-TICK_ENTRY: dict[str, Any] = {"kind": "tick", "key": ""}
+def tick_entry(machines: int) -> dict[str, Any]:
+    """A tick of so many machines as an entry of a journal frame."""
+    return {"kind": "tick", "key": "", "d": str(machines)}

@@ -117,9 +117,9 @@ class Service(Generic[SettingsT, StateT, MachineT]):
         assert isinstance(fact, Message)
         return fact
 
-    def tick_event(self) -> object:
-        """The event of a tick."""
-        return Tick()
+    def tick_event(self, machines: int) -> object:
+        """The event of a tick that so many machines of the partition get; 0: not told."""
+        return Tick(machines)
 
     def deciding(self) -> Json:
         """The settings that decisions depend on, in JSON. The stream records them, readable for everybody."""

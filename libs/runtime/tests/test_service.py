@@ -307,7 +307,7 @@ class EdgeMachine:
 
     def handle(self, event: Any, now: float) -> list[Any]:
         if isinstance(event, Tick):
-            self.state.ticks += 1
+            self.state.ticks += event.machines  # each tells of one machine here
             return []
         if event == "cancel":
             self.state.wanted = True

@@ -21,6 +21,12 @@ class DispatcherSettings(Settings):
     progress_every_s: float = Field(
         DEFAULTS.progress_every_s, ge=0.1, le=600, description="time between two job-progressed"
     )
+    progress_per_s: float = Field(
+        DEFAULTS.progress_per_s,
+        ge=1,
+        le=1e6,
+        description="job-progressed a second of all jobs of a partition, of which there are 16: of many, each tells less",
+    )
     forget_after_s: float = Field(
         DEFAULTS.forget_after_s,
         ge=1,

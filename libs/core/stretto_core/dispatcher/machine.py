@@ -94,11 +94,11 @@ LedgerEvent = (
 class ShardLedger:
     """The ledger of one job. Larger than 250 lines: every method changes the same books, leases and workers."""
 
-    version: int = 2
+    version: int = 3
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of version 1, which knew neither windows nor a best evaluation."""
+        """Continue a state of version 1 (no windows, no best evaluation) or 2 (no pause for the sake of others)."""
         return state
 
     def __init__(self, state: LedgerState | None = None, settings: LedgerSettings | None = None) -> None:
@@ -129,8 +129,8 @@ class ShardLedger:
                 return self._heartbeat(event, now)
             case ReleaseShard():
                 return self._released(event, now)
-            case Tick():
-                return self._tick(now)
+            case Tick(machines=ledgers):
+                return self._tick(ledgers, now)
             case MarkLedger():
                 return [Reply(self._mark(event, now))]
             case AuditLedger():
@@ -310,7 +310,7 @@ class ShardLedger:
         reply = replace(answer, servers_version=st.servers_version, ahead=ahead)
         worker.request_id, worker.reply = event.request_id, reply
         actions.append(Reply(reply))
-        if not st.closed and now - st.progress_at_s >= self.settings.progress_every_s:
+        if not st.closed and self._is_progress_due(now):
             actions += self._progress(now)
         return actions
 
@@ -454,7 +454,7 @@ class ShardLedger:
             if lease is not None and event.offset > lease.offset:
                 lease.offset, worker.moved_at_s = event.offset, now
         actions: list[Action] = [Reply(ShardHeartbeatReply(job=event.job, answer=answer))]
-        if not self.state.closed and now - self.state.progress_at_s >= self.settings.progress_every_s:
+        if not self.state.closed and self._is_progress_due(now):
             actions += self._progress(now)
         return actions
 
@@ -510,19 +510,23 @@ class ShardLedger:
 
     # time ------------------------------------------------------------------------------------------------------
 
-    def _tick(self, now: float) -> list[Action]:
+    def _tick(self, ledgers: int, now: float) -> list[Action]:
         st = self.state
         if st.book is None or st.closed:
             return []
+        st.progress_pause_s = ledgers / self.settings.progress_per_s
         actions: list[Action] = []
         if st.mark is not None and now - st.mark.at_s > MARK_OPEN_S:
             st.mark = None
         for name in st.lost(now, self.settings):
             actions += self._requeue(name, st.workers[name], "lease-expired", now)
         st.forget_silent(now)
-        if now - st.progress_at_s >= self.settings.progress_every_s:
+        if self._is_progress_due(now):
             actions += self._progress(now)
         return actions
+
+    def _is_progress_due(self, now: float) -> bool:
+        return now - self.state.progress_at_s >= max(self.settings.progress_every_s, self.state.progress_pause_s)
 
     def _progress(self, now: float, returned: LedgerReturn | None = None, recomputed: bool = False) -> list[Action]:
         """Publish the job's progress. The rate forgets with time constant ``rate_memory_s``."""

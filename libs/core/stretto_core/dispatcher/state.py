@@ -45,13 +45,15 @@ class LedgerSettings:
     may be deleted; longer than any push can be under way. ``stuck_after_s``: a worker that beats but trains no sample
     for so long, while its peers do or wait for its shard, hangs: it loses the shard too. ``shard_facts_per_s``: at
     most so many leases, completions and returns of a job are published a second; its progress covers the others.
-    Abandoned shards are always published.
+    Abandoned shards are always published. ``progress_per_s``: at most so many progress events are published a second
+    by all ledgers of a partition together, which then tell less often.
     """
 
     lease_timeout_s: float = 30.0
     stuck_after_s: float = 120.0
     wait_s: float = 0.5
     progress_every_s: float = 2.0
+    progress_per_s: float = 32.0
     rate_memory_s: float = 10.0
     deaf_after_s: float = 5.0
     forget_after_s: float = 15.0
@@ -140,6 +142,8 @@ class LedgerState:
     facts_at_s: float = 0.0
     progress_at_s: float = 0.0
     progress_samples: int = 0
+    progress_pause_s: float = 0.0
+    """Least time between two progress events that the number of ledgers allows, by the last tick."""
     samples_per_s: float = 0.0
 
     def admit(self, name: str, now: float) -> Worker:

@@ -7,7 +7,7 @@ paper's choice, is a plug-in behind :class:`CandidateAlgorithm`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -47,15 +47,21 @@ class Grid:
 
     def plan(self, index: int) -> Plan:
         """The plan at a flat (C order) index."""
-        w, p, lw, lp = (int(i) for i in np.unravel_index(index, self.shape))
-        return Plan(
-            workers=self.workers[w],
-            ps=self.ps[p],
-            worker_cpu_cores=self.worker_cpu_cores[lw],
-            ps_cpu_cores=self.ps_cpu_cores[lp],
-            worker_memory_bytes=self.worker_memory_bytes,
-            ps_memory_bytes=self.ps_memory_bytes[p],
-        )
+        return self.plans(np.array([index]))[0]
+
+    def plans(self, indices: NDArray[np.int64]) -> list[Plan]:
+        """The plans at flat indices."""
+        return [
+            Plan(
+                workers=self.workers[w],
+                ps=self.ps[p],
+                worker_cpu_cores=self.worker_cpu_cores[lw],
+                ps_cpu_cores=self.ps_cpu_cores[lp],
+                worker_memory_bytes=self.worker_memory_bytes,
+                ps_memory_bytes=self.ps_memory_bytes[p],
+            )
+            for w, p, lw, lp in np.stack(np.unravel_index(indices, self.shape), axis=1).tolist()
+        ]
 
     def inputs(self, batch_size: int) -> Inputs:
         """The grid as arrays that broadcast to :attr:`shape`."""
@@ -225,7 +231,8 @@ def exact_front(problem: CandidateProblem) -> list[PricedPlan]:
     """The exact Pareto front over the whole grid (Eq. 9), cheapest first."""
     cost = np.broadcast_to(problem.grid.cost_per_hour(problem.prices), problem.grid.shape).ravel()
     speed = np.where(problem.beyond_room(), -np.inf, problem.throughput()).ravel()
-    return [PricedPlan(problem.grid.plan(int(i)), float(speed[i]), float(cost[i])) for i in pareto_indices(cost, speed)]
+    found = pareto_indices(cost, speed)
+    return [*map(PricedPlan, problem.grid.plans(found), speed[found].tolist(), cost[found].tolist())]
 
 
 def with_verified(problem: CandidateProblem, front: Sequence[PricedPlan], current: Plan) -> list[PricedPlan]:
@@ -354,19 +361,16 @@ def weigh(problem: CandidateProblem, front: Sequence[PricedPlan], against: Compa
     return result
 
 
-def thin(candidates: Sequence[Candidate], limit: int = 64, kept: Sequence[Configuration] = ()) -> list[Candidate]:
-    """At most ``limit`` candidates, evenly spread over the logs of throughput, cheapest and fastest included.
+def thin(front: Sequence[PricedPlan], limit: int = 64, kept: Collection[Configuration] = ()) -> list[PricedPlan]:
+    """At most ``limit`` plans, evenly spread over the logs of throughput, cheapest and fastest included.
 
     The plans of the configurations ``kept`` stay whatever the limit.
     """
-    if len(candidates) <= limit:
-        return list(candidates)
-    speeds = np.array([candidate.throughput for candidate in candidates])
-    asked = [
-        i
-        for i, candidate in enumerate(candidates)
-        if any(Configuration.of(candidate.plan, at.batch_size) == at for at in kept)
-    ]
+    if len(front) <= limit:
+        return list(front)
+    speeds = np.array([priced.throughput for priced in front])
+    sizes = {at.batch_size for at in kept}
+    asked = [i for i, priced in enumerate(front) if any(Configuration.of(priced.plan, size) in kept for size in sizes)]
     wanted = np.geomspace(speeds.min(), speeds.max(), max(limit - len(asked), 2))
     picked = sorted({*asked, *(int(np.abs(speeds / value - 1).argmin()) for value in wanted)})
-    return [candidates[i] for i in picked]
+    return [front[i] for i in picked]

@@ -406,8 +406,8 @@ class PlanMachine:
             remaining_samples=self._remaining(profile),
             overheads=state.overheads or self.settings.overheads,
         )
-        front = weigh(problem, with_verified(problem, self.algorithm(problem), plan), comparison)
-        measured = [row.configuration for row in problem.verified]
+        measured = {row.configuration for row in problem.verified}
+        front = thin(with_verified(problem, self.algorithm(problem), plan), self.settings.candidates_max, measured)
         fact = CandidatesComputed(
             job=state.job,
             plan_version=state.applied_version,
@@ -415,10 +415,7 @@ class PlanMachine:
             throughput=comparison.current_throughput,
             algorithm=self.algorithm_name,
             plans_considered=math.prod(problem.grid.shape),
-            candidates=tuple(
-                replace(candidate, id=f"c{index}")
-                for index, candidate in enumerate(thin(front, self.settings.candidates_max, measured))
-            ),
+            candidates=tuple(weigh(problem, front, comparison)),
         )
         if not fact.candidates or not self._changed(fact):
             return []

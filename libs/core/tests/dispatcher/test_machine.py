@@ -359,6 +359,20 @@ def test_progress_at_most_every_two_seconds_with_its_rate() -> None:
     assert (told[-1].samples_total, told[-1].epoch, told[-1].shards_leased) == (200_000, 0, 1)
 
 
+def test_of_many_ledgers_each_tells_less_often() -> None:
+    """Of 640 in a partition whose ledgers tell 32 times a second in all, each tells every 20 s."""
+    harness, shard = LedgerHarness(DataSpec(100_000, 10, 1)), None
+    for _ in range(101):
+        shard = harness.lease("worker-0", shard)
+        harness.tell(Tick(machines=640))
+        harness.now += 1.0
+    assert len(harness.said(JobProgressed)) == 5
+    harness.tell(Tick(machines=1))
+    harness.now += 2.0
+    harness.lease("worker-0", shard)
+    assert len(harness.said(JobProgressed)) == 6
+
+
 def test_records_are_forgotten_late_and_only_of_first_attempts() -> None:
     harness = LedgerHarness(DataSpec(100_000, 10, 1), forget_after_s=15)
     first = harness.lease("worker-0")

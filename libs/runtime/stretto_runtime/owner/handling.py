@@ -252,7 +252,7 @@ class Handling:
     def _decide(self, arrival: Arrival) -> Made | None:
         """Let the machine handle the event; returns None if the service ignores the message."""
         if arrival.kind == "tick":
-            event = self._service.tick_event()
+            event = self._service.tick_event(int(arrival.data or 0))
         else:
             event = self._service.to_event(self._message(arrival), arrival.meta)
         if event is None:

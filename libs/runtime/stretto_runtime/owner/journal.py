@@ -15,7 +15,9 @@ from pydantic_core import to_json
 from stretto_bus.connection import lines_of
 from stretto_bus.faults import BusFault
 from stretto_bus.writer import Writer
+from stretto_wire.contract.registry import TELEMETRY_KEPT_S
 
+from stretto_runtime.inputs import REPORTS
 from stretto_runtime.process.faults import PartitionLost
 
 FRAME_ENTRIES = 256
@@ -25,6 +27,8 @@ FRAME_BYTES = 384 * 1024
 Together with one entry (``inputs.LARGEST_BYTES``) it has room in the stream, which takes messages of 1 MiB. A frame
 that the stream refuses would end the session of all jobs of the partition.
 """
+RANGES_TTL_S = TELEMETRY_KEPT_S + 60
+"""Longest life of a frame of nothing but ranges of reports: it says nothing once these are gone."""
 QUEUE_ENTRIES = 8192
 QUEUE_ENTRIES_OF_A_JOB = QUEUE_ENTRIES // 8
 """Requests of one job that wait: one that floods is told to ask again before others have no place left."""
@@ -78,6 +82,7 @@ class Journal:
         """Highest sequence of a stored frame"""
         self._writer = writer
         self._headers = lines_of({"Nats-TTL": f"{ttl_s}s"})
+        self._headers_of_ranges = lines_of({"Nats-TTL": f"{min(ttl_s, RANGES_TTL_S)}s"})
         self._wake = wake
         self._loop = asyncio.get_running_loop()
         self._queue: deque[tuple[dict[str, Any], asyncio.Future[None] | None]] = deque()
@@ -159,10 +164,13 @@ class Journal:
         entries: list[bytes] = []
         waiting: list[asyncio.Future[None]] = []
         size_bytes = 0
+        headers = self._headers_of_ranges
         while self._queue and len(entries) < FRAME_ENTRIES and size_bytes < FRAME_BYTES:
             entry, future = self._queue.popleft()
             entries.append(to_json(entry))
             size_bytes += len(entries[-1]) + 1
+            if entry["kind"] != REPORTS:
+                headers = self._headers
             if future is not None:
                 waiting.append(future)
             elif entry["key"]:
@@ -170,7 +178,7 @@ class Journal:
         frame = Frame(self, waiting)
         self._unsure.add(frame)
         try:
-            self._writer.store(self.subject, b"[%b]" % b",".join(entries), self._headers, frame)
+            self._writer.store(self.subject, b"[%b]" % b",".join(entries), headers, frame)
         except BusFault as fault:
             self.failed(fault)
 

@@ -1,9 +1,9 @@
 """Telemetry of one partition, handled in ranges that its owner journals.
 
 Telemetry stands in a stream of its own, which drops the oldest: no pod can fill the stream of facts. So two streams
-have to be brought into one order. The owner gathers what has arrived, every ``TURN_S``, and journals only its place,
-``(after, to]``. When that entry comes back, the reports of the range are handled, as if they stood in the journal. A
-replay finds the same ranges in the same order.
+have to be brought into one order. The owner gathers what has arrived, ``TURN_S`` after the last time or at once if that is
+longer ago, and journals only its place, ``(after, to]``. When that entry comes back, the reports of the range are
+handled, as if they stood in the journal. A replay finds the same ranges in the same order.
 
 A pod that floods loses its own reports: of those that came within a short time, only the last are handled. Reports that
 the stream no longer holds are left out, too; ``stretto_missing_reports_total`` counts them.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol, cast
@@ -27,8 +27,13 @@ from stretto_wire.contract.registry import TELEMETRY
 from stretto_runtime.inputs import REPORTS, Arrival, Routes
 from stretto_runtime.streams import Streams
 
-TURN_S = 0.5
-"""Least time between two ranges: a flood then costs a reader no more than the stream keeps of a pod, twice a second."""
+TURN_S = 0.1
+"""Least time between two ranges: every range costs a journal entry."""
+FLOODED_TURN_S = 0.5
+"""The same after a range with more than ``TURN_REPORTS`` of one pod: a flood costs a reader no more than the stream
+keeps of a pod, twice a second."""
+TURN_REPORTS = 4
+"""Reports of one pod that a turn may bring: no more a second than are left of a flood."""
 RANGE_MAX = 4096
 """Reports in one range: some 0.1 s of handling."""
 POD_BURST, POD_REPORTS_PER_S = 16, 8.0
@@ -161,22 +166,38 @@ class Reports:
         self._consumer: OrderedConsumer | None = None
         self._buffer: deque[Stored] = deque()
         self._journalled = 0
+        self._wake = self._unheard = asyncio.Event()
+
+    def ready(self) -> bool:
+        """Return whether ``gather`` may find something."""
+        return self._consumer is None or bool(self._buffer) or self._consumer.ready()
+
+    def on_arrival(self, wake: asyncio.Event) -> None:
+        """Set ``wake`` as soon as something is to be gathered."""
+        self._wake = wake
+        if self._consumer is not None:
+            self._consumer.on_arrival(wake)
+        if self.ready():
+            wake.set()
 
     async def gather(self) -> ReportRange | None:
         """Return the range of what has arrived; None if nothing has, or the last range is not handled yet.
 
+        No arrival is told until ``on_arrival`` is called again.
+
         Raises:
             BusFault: the stream cannot be read.
         """
+        self.on_arrival(self._unheard)
         consumer = self._consumer or await self._open()
         position = self.position or 0
         if position < self._journalled:
             return None
         await self._take(consumer)
-        self.pause_s = TURN_S if len(self._buffer) < RANGE_MAX else BEHIND_S
         if not self._buffer:
             return None
         count = min(RANGE_MAX, len(self._buffer))
+        self.pause_s = self._pause_after(count)
         return ReportRange(position, self._buffer[count - 1].seq, count)
 
     def journalled(self, found: ReportRange) -> None:
@@ -211,11 +232,18 @@ class Reports:
         if self.position is None:
             self.position = await self._last_seq()
         consumer = await OrderedConsumer.open(self._bus, TELEMETRY, self._filters, self.position + 1)
+        consumer.on_arrival(self._wake)
         self._consumer = consumer
         return consumer
 
     async def _last_seq(self) -> int:
         return int((await self._bus.ask(f"STREAM.INFO.{TELEMETRY}"))["state"]["last_seq"])
+
+    def _pause_after(self, count: int) -> float:
+        if count == RANGE_MAX:
+            return BEHIND_S
+        most = max(Counter(stored.subject for stored in self._buffer).values())
+        return TURN_S if most <= TURN_REPORTS else FLOODED_TURN_S
 
     async def _take(self, consumer: OrderedConsumer) -> None:
         while consumer.ready() and len(self._buffer) < RANGE_MAX:
@@ -238,6 +266,7 @@ class Reports:
             complete = bool(self._buffer) or (bool(found) and found[-1].seq >= to)
             nothing_left = consumer.waiting == 0 and silent_s >= (LAGGING_S if self._bus.clustered else 0.0)
             if complete or nothing_left or silent_s >= STALLED_S:
+                consumer.on_arrival(self._wake)
                 return found, complete
             try:
                 async with asyncio.timeout(STEP_S):

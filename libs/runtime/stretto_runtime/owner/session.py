@@ -14,7 +14,7 @@ from stretto_bus.ordered_consumer import OrderedConsumer
 from stretto_bus.writer import Fence, Writer
 from stretto_wire.contract.registry import STREAM
 
-from stretto_runtime.inputs import TICK_ENTRY
+from stretto_runtime.inputs import tick_entry
 from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.handling import Handling
 from stretto_runtime.owner.journal import Journal
@@ -138,7 +138,7 @@ class Session:
                         await self._go_live()
                 elif batch:
                     self._after()
-                if self._gathering_due:
+                if self._gathering_due and self._reports.ready():
                     await self._gather()
                 await self._snapshot_if_due()
                 await self._forget_if_due()
@@ -208,7 +208,7 @@ class Session:
             self._plan("tick", tick_s, self._tick)
 
     def _tick(self) -> None:
-        self._journal.add(TICK_ENTRY)
+        self._journal.add(tick_entry(len(self._machines.ticking())))
 
     def _plan_gathering(self) -> None:
         if self._reports.has_inputs and not self._stop.is_set():
@@ -216,7 +216,7 @@ class Session:
 
     def _gathering(self) -> None:
         self._gathering_due = True
-        self._wake.set()
+        self._reports.on_arrival(self._wake)
 
     async def _gather(self) -> None:
         """Journal the place of the reports that have arrived; they are handled when it comes back."""

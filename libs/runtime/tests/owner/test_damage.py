@@ -26,7 +26,7 @@ from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import NextShard
 from stretto_runtime import Runner
-from stretto_runtime.inputs import CLUSTER, TICK_ENTRY, Routes, request_entry
+from stretto_runtime.inputs import CLUSTER, Routes, request_entry, tick_entry
 from stretto_runtime.owner.ownership import Ownership
 from stretto_runtime.owner.recovery import load, replayable_s
 from stretto_runtime.owner.seals import Damaged, unseal
@@ -284,7 +284,7 @@ def test_entries_beside_a_damaged_one_keep_their_place_in_the_frame() -> None:
         {**sound, "s": f"rpc.v1.oom.x.{VICTIM}"},
         foreign,
     ):
-        frame = json.dumps([bad, sound, bad, observed, TICK_ENTRY]).encode()
+        frame = json.dumps([bad, sound, bad, observed, tick_entry(1)]).encode()
         found = routes().arrivals(Stored(7, 0.0, f"journal.dispatcher.{NUMBER}", {}, frame), NUMBER)
         assert [(arrival.kind, arrival.source) for arrival in found] == [
             ("request", "7.1"), ("observation", "7.3"), ("tick", "7.4"), ("damaged", "7")

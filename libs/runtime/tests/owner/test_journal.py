@@ -11,7 +11,8 @@ from stretto_bus import Client
 from stretto_bus.faults import Fenced
 from stretto_bus.ordered_consumer import read
 from stretto_bus.writer import Fence, Writer
-from stretto_runtime.owner.journal import QUEUE_ENTRIES, QUEUE_ENTRIES_OF_A_JOB, Journal
+from stretto_runtime.owner.journal import QUEUE_ENTRIES, QUEUE_ENTRIES_OF_A_JOB, RANGES_TTL_S, Journal
+from stretto_runtime.owner.reports import ReportRange
 from stretto_runtime.process.faults import PartitionLost
 from stretto_wire.contract.registry import STREAM
 
@@ -47,6 +48,18 @@ async def test_what_is_asked_while_a_frame_is_away_shares_the_next_which_leaves_
     journal.came_back()
     await journal.add_surely(entry(4))
     assert len(await frames(client)) == 3
+
+
+async def test_a_frame_of_nothing_but_ranges_lives_no_longer_than_their_reports(client: Client) -> None:
+    wake = asyncio.Event()
+    writer = Writer(client.bus, Fence(FENCE, await client.bus.store(FENCE, b"")), wake)
+    journal = Journal(writer, SUBJECT, 86_400, wake)
+    ranges = ReportRange(0, 9, 1).entry()
+    for entries in ([ranges], [ranges, ranges], [ranges, entry(0)], [entry(0), ranges]):
+        await asyncio.gather(*[journal.add_surely(each) for each in entries])
+        journal.came_back()
+    lives = [stored.headers["Nats-TTL"] for stored in await read(client.bus, STREAM, [SUBJECT])]
+    assert lives == [f"{RANGES_TTL_S}s", f"{RANGES_TTL_S}s", "86400s", "86400s"]
 
 
 async def test_who_waits_for_a_frame_that_a_newer_owner_has_refused_hears_it(client: Client) -> None:

@@ -23,9 +23,19 @@ from stretto_bus.ordered_consumer import Stored, read
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.base import example_of
 from stretto_messages.pods import WorkerReported
-from stretto_runtime.inputs import REPORTS
+from stretto_runtime.inputs import REPORTS, Routes
 from stretto_runtime.owner.dead_letters import BURST_BYTES, BYTES_PER_S
-from stretto_runtime.owner.reports import POD_BURST, POD_REPORTS_PER_S, RANGE_MAX, ReportRange, thinned
+from stretto_runtime.owner.reports import (
+    FLOODED_TURN_S,
+    POD_BURST,
+    POD_REPORTS_PER_S,
+    RANGE_MAX,
+    TURN_REPORTS,
+    TURN_S,
+    ReportRange,
+    Reports,
+    thinned,
+)
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.codec import encode
@@ -78,6 +88,28 @@ def test_of_a_pod_that_sends_too_many_at_once_only_the_last_reports_are_handled(
 def test_a_range_is_read_as_it_was_written(after: int, length: int, count: int) -> None:
     made = ReportRange(after, after + length, count)
     assert ReportRange.read(made.entry()["d"].encode()) == made
+
+
+async def test_an_arrival_is_told_once_and_a_flood_makes_the_next_range_wait_longer(client: Client) -> None:
+    routes, partition = Routes("profiler", Reporting.inputs), partition_of(JOB)
+    reports, wake = Reports(client.bus, routes.telemetry(partition)), asyncio.Event()
+    assert await reports.gather() is None
+    for sent, pause_s in ((TURN_REPORTS, TURN_S), (TURN_REPORTS + 1, FLOODED_TURN_S), (1, TURN_S)):
+        reports.on_arrival(wake)
+        assert not wake.is_set()
+        await send(client, *[report(JOB, number) for number in range(sent)], report(NEIGHBOUR, 1))
+        async with asyncio.timeout(60):
+            await wake.wait()
+        async with asyncio.timeout(60):
+            while (found := await reports.gather()) is None or found.count < sent + 1:
+                await asyncio.sleep(0.01)
+        assert reports.pause_s == pause_s
+        reports.journalled(found)
+        assert await reports.gather() is None
+        wake.clear()
+        frame = Stored(1, 0.0, f"journal.profiler.{partition}", {}, json.dumps([found.entry()]).encode())
+        assert len(await reports.of(routes.arrivals(frame, partition)[0], routes, partition)) == sent + 1
+    await reports.close()
 
 
 NO_RANGES = (

@@ -18,7 +18,7 @@ from stretto_bus.ordered_consumer import OrderedConsumer, Stored, follow, read, 
 from stretto_bus.tasks import end
 from stretto_bus.writer import Fence, fullness_in, kept_s_in
 from stretto_messages.base import Message
-from stretto_runtime.owner.reports import RANGE_MAX, TURN_S, thinned
+from stretto_runtime.owner.reports import FLOODED_TURN_S, RANGE_MAX, thinned
 from stretto_runtime.process.telemetry import Tracing
 from stretto_runtime.restorations import Restoration, restorations
 from stretto_runtime.spent_names import KEPT, SpentShard, replace_shard, spent_shards
@@ -217,14 +217,14 @@ class StreamBus:
                 consumer = await OrderedConsumer.open(self._bus, wire.TELEMETRY, ["*.tel.>"])
             except BusFault as fault:
                 log.warning("telemetry cannot be read yet", fault=str(fault))
-                await asyncio.sleep(TURN_S)
+                await asyncio.sleep(FLOODED_TURN_S)
         try:
             while True:
                 batch = await consumer.batch(RANGE_MAX)
                 for stored in thinned(batch):
                     _apply(stored, lambda message, at: report(message, at.time_s))
                 if len(batch) < RANGE_MAX:
-                    await asyncio.sleep(TURN_S)
+                    await asyncio.sleep(FLOODED_TURN_S)
         finally:
             await consumer.close()
 
