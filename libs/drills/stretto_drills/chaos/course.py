@@ -221,7 +221,9 @@ class ChaosCourse:
             task.cancel()
         for fault in self._faults:
             fault.release()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        for ended in await asyncio.gather(*waiting, return_exceptions=True):
+            if isinstance(ended, Exception):
+                self.trouble = self.trouble or f"a fault could not be injected: {ended!r}"
 
     # changes of the plan ---------------------------------------------------------------------------------------
 

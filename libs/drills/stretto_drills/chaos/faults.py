@@ -346,7 +346,7 @@ class DamageLog(KillServer):
         self._seen = len(self.target.record.facts)
         pod = self._victim()
         _, logs = _log_of(self.target, pod)
-        flipped = sum(await asyncio.to_thread(_flip_pages, log) for log in logs)
+        flipped = await asyncio.to_thread(lambda: sum(map(_flip_pages, logs)))
         return f"{pod}, {flipped} pages of cold rows"
 
     def _replaced(self) -> bool:

@@ -74,7 +74,7 @@ def spec(
             "workers": {"count": {"min": 1, "max": WORKERS_MOST}},
             "ps": {
                 "count": {"min": 1, "max": PS_MOST},
-                "spill": "auto",
+                "spill": "emergency",
                 **({"memory": {"min": ps_memory_bytes, "max": ps_memory_bytes}} if spills else {}),
             },
             "data": _data(data_workers),
