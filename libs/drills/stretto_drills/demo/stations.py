@@ -60,6 +60,7 @@ class StoreCourse(Watched):
             "feeding": Station("the store turned slow: data workers came by themselves"),
             "fed": Station("workers waited no more"),
             "unfed": Station("the store was fast again: spare data workers went"),
+            "spilled": Station("the model outgrew its server's memory: rows that are used least are on the disk"),
             "exact": Station("every sample of this job trained exactly once"),
         }
     )
@@ -97,6 +98,10 @@ class StoreCourse(Watched):
 
     def _measured(self, time_s: float, data: Json) -> None:
         self.settled += 1
+        cold, pulled = (sum(server[name] for server in data["ps"]) for name in ("cold_rows", "rows_pulled"))
+        if cold and pulled:
+            rows, read = (sum(server[name] for server in data["ps"]) for name in ("categories", "rows_read"))
+            self._see("spilled", time_s, f"{cold:,} of {rows:,} rows; {read / pulled:.1%} of the rows of a step are read")
         queue = data["feed"]
         if queue is None:
             return

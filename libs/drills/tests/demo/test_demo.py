@@ -195,8 +195,10 @@ def queue(lanes: int, read_share: float) -> dict[str, Any]:
     return {"lanes": lanes, "read_share": read_share}
 
 
-def profile(rate: float, lanes: int, read_share: float) -> dict[str, Any]:
+def profile(rate: float, lanes: int, read_share: float, cold_rows: int = 0) -> dict[str, Any]:
+    server = {"cold_rows": cold_rows, "categories": 8000, "rows_pulled": 500, "rows_read": cold_rows // 100}
     found = {"settled": True, "throughput": rate, "feed": queue(lanes, read_share), "prepared_elsewhere": 0.9}
+    found["ps"] = [server]
     return found if lanes else {**found, "prepared_elsewhere": 0.0}
 
 
@@ -212,15 +214,17 @@ def test_data_workers_count_as_come_and_gone_only_in_their_order() -> None:
         ("data-workers-changed", {"data_workers": [{}, {}]}, {"feeding"}),
         ("profile-measured", profile(7_000.0, 2, 0.0), {"feeding"}),
         ("profile-measured", profile(19_000.0, 2, 0.0), {"feeding", "fed"}),
-        ("data-workers-decided", {"count": 1}, {"feeding", "fed"}),
-        ("data-workers-changed", {"data_workers": [{}]}, {"feeding", "fed", "unfed"}),
-        ("job-finished", finished, {"feeding", "fed", "unfed", "exact"}),
+        ("profile-measured", profile(19_000.0, 2, 0.0, 2000), {"feeding", "fed", "spilled"}),
+        ("data-workers-decided", {"count": 1}, {"feeding", "fed", "spilled"}),
+        ("data-workers-changed", {"data_workers": [{}]}, {"feeding", "fed", "spilled", "unfed"}),
+        ("job-finished", finished, {"feeding", "fed", "spilled", "unfed", "exact"}),
     ]
     seen.take("job-submitted", 1.0, {})
     for name, data, passed in events:
         seen.take(name, 2.0, data)
         assert {key for key in seen.stations if seen.seen(key)} == passed, name
     assert "8,000 → 19,000 samples/s" in seen.stations["fed"].what
+    assert seen.stations["spilled"].what == "2,000 of 8,000 rows; 4.0% of the rows of a step are read"
     assert seen.ended == "finished"
     inexact = StoreCourse()
     inexact.take("job-finished", 2.0, {**finished, "samples_lost": 1})
