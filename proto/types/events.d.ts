@@ -1012,7 +1012,7 @@ export interface RecomputationDecided {
   reason?: string;
 }
 
-/** What may be done for parameter servers whose rows outgrow their memory, and what the job costs and does then. grow: more memory each; move: more servers; spill: no more memory, rows that are used least go to the disks. */
+/** A way out for parameter servers whose rows outgrow their memory, with the job's cost and speed under it. grow: more memory each; move: more servers; spill: no more memory, rows that are used least go to the disks. */
 export interface Remedy {
   kind: "grow" | "move" | "spill";
   ps: number;

@@ -28,7 +28,10 @@ MODULES = {
         "sharing",
     ),
     "programs": ("partitioning", "home"),
-    "training": ("plane", "store", "servers", "trainer", "spilling", "lease_ahead", "adapted", "wire"),
+    "training": (
+        *("plane", "store", "embedding_stores", "servers", "trainer", "spilling", "wire", "lease_ahead"),
+        "adapted",
+    ),
     "state": ("moves", "checkpoint", "differences", "worker_loss", "server_loss"),
 }
 """Measurements by folder, in the order in which `make bench` runs them."""

@@ -472,7 +472,7 @@ class PsForecast(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedy(Record):
-    """What may be done for parameter servers whose rows outgrow their memory, and what the job costs and does then.
+    """A way out for parameter servers whose rows outgrow their memory, with the job's cost and speed under it.
 
     grow: more memory each; move: more servers; spill: no more memory, rows that are used least go to the disks.
     """

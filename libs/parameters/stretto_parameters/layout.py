@@ -23,7 +23,7 @@ F32 = NDArray[np.float32]
 ENTRY_BYTES = 16
 """Bytes of a row's entry (parts.py)."""
 PAGE_BYTES = 4096
-"""What a disk reads at once."""
+"""Bytes that a disk reads at once."""
 _RECORD_BYTES = 12
 _BUCKETS_MAX = 4096
 _WIDTH_MAX = 2**28

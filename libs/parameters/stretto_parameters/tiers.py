@@ -1,4 +1,4 @@
-"""Which rows of a store are hot and which are cold: how cold ones are read, and what becomes of whole buckets.
+"""The hot and cold rows of a store: how cold ones are read, and what becomes of whole buckets.
 
 A cold row is read, and woken, before the batch that needs it is applied. What a batch found is looked up again under the
 lock, so a row that was changed, evicted anew or dropped meanwhile is left as it is. eviction.py says how rows become cold.

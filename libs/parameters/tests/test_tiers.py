@@ -291,7 +291,7 @@ def test_whatever_comes_between_the_parts_of_an_operation_the_rows_are_those_of_
 
 @pytest.mark.night
 def test_a_million_operations_leave_the_rows_of_a_dictionary(tmp_path: Path) -> None:
-    """As many in ten stores, one after the other."""
+    """Ten stores get a hundred thousand each."""
     for seed in range(10):
         Trial(100 + seed, tmp_path).run(100_000)
 

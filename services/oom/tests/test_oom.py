@@ -21,6 +21,7 @@ from stretto_messages.values import PsProfile
 from stretto_oom.service import Oom
 from stretto_oom.settings import OomSettings
 from stretto_runtime import Meta, SettingsFault
+from stretto_runtime.profile import profile_of
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 
@@ -85,6 +86,6 @@ def test_a_job_opens_with_its_bounds() -> None:
     meta = Meta(seq=1, time_s=1.0, subject="", headers={}, key="a")
     opened = service.to_event(JobSubmitted(job="a", spec=spec("a")), meta)
     bounds = spec("a").resources.ps.memory
-    assert opened == JobOpened(300_000, bounds.min, bounds.max)
+    assert opened == JobOpened(300_000, bounds.min, bounds.max, profile_of(spec("a")))
     exited = PodExited(job="a", pod="ps-1", role="ps", reason="oom-killed", exit_code=137)
     assert service.to_event(exited, meta) is exited

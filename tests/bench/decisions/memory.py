@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ def run() -> list[Row]:
     """Return rows over all jobs, and per family."""
     played = {family: jobs(family, SEEDS) for family in families()}
     everyone = [job for found in played.values() for job in found]
-    return [*_all(everyone), *(told for family, found in played.items() for told in _family(family, found))]
+    return [*_all(everyone), *_surges(), *(told for family, found in played.items() for told in _family(family, found))]
 
 
 def families() -> tuple[str, ...]:
@@ -72,6 +73,34 @@ def _all(played: list[tuple[Any, Any]]) -> list[Row]:
         row_at_most("memory at the end, median error", 100 * error, "%", 5, f"from the first third; {len(known)} jobs"),
         row_at_most("outside the 90 % interval", 100 * uncovered, "% of jobs", 15, "the same jobs"),
     ]
+
+
+def _surges() -> list[Row]:
+    """The same jobs with a window that brings ten times as many rows, with and without a disk to spill to."""
+    curves, play = importlib.import_module("curves"), importlib.import_module("play")
+
+    def played(spills: bool) -> list[Any]:
+        return [
+            play.play(
+                curves.with_surge(curves.generate(family, seed), seed),
+                replace(play.Case.draw(4 * seed + number), spills=spills),
+            )
+            for number, family in enumerate(families())
+            for seed in SEEDS
+        ]
+
+    killed, kept = played(False), played(True)
+    return [
+        row_at_most(
+            "killed, a surge x10 within one report", _killed(kept), "jobs", 0, f"{_killed(killed)} without a disk"
+        ),
+        row_at_most("slowest step of these", max(job.slowest for job in kept), "x", 3, "over a step without reads"),
+        row_at_most("longest time of slow steps", max(job.slow_s for job in kept), "s", 60, "slower by a twentieth"),
+    ]
+
+
+def _killed(played: list[Any]) -> int:
+    return sum(job.oom_at is not None for job in played)
 
 
 def _family(family: str, played: list[tuple[Any, Any]]) -> list[Row]:

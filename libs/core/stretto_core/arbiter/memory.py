@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
 from stretto_messages.oom import OomForecast
 from stretto_messages.values import Candidate, Interval, Plan, Remedy, larger
@@ -71,7 +70,7 @@ def _grow(context: StepContext, job: JobState, plan: Plan, now: float) -> list[A
     return [context.decide(job, "memory", target, reasons, now)]
 
 
-def _spill(context: StepContext, job: JobState, plan: Plan, more: Plan, way: Remedy, now: float) -> list[PlanDecided]:
+def _spill(context: StepContext, job: JobState, plan: Plan, more: Plan, way: Remedy, now: float) -> list[Answer]:
     """Let the servers evict rows instead: decided once, until another plan is."""
     spilling, job.ps_memory_bytes = job.spilling, 0
     context.register.touch(job.job)

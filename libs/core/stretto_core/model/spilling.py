@@ -1,4 +1,4 @@
-"""What it costs to keep rows of parameter servers on their disks: less memory, reads, and a longer step.
+"""The cost of rows on the disks of parameter servers: less memory, reads, and a longer step.
 
 Of R rows of b bytes a share h is in memory, the others in a log on the disk. With c bytes of a cold row in memory, u
 rows that a step pulls from the server, w workers, D reads per second of its disk, and T a step's time without reads, of
@@ -32,6 +32,10 @@ READS_ERROR = 0.2
 """Relative error of the reads that are forecast: by heat a server reads up to 18 % less than by the order of use."""
 
 
+SLOWDOWN_MAX = 1000.0
+"""Largest slow-down that is told: whatever pods report, it stays a number."""
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """A step of one worker, as far as reads of rows make it longer. ``time_s``: without any; ``compute_s``: T_grad."""
@@ -48,12 +52,15 @@ class Step:
 
     def slowdown(self, reads: float) -> float:
         """Return the share by which a step takes longer."""
-        return self.with_reads_s(reads) / self.time_s - 1
+        return self._slower(self.with_reads_s(reads))
 
     def slowdown_interval(self, reads: float) -> Interval:
         """Return the interval of the same."""
-        low = self.with_reads_s((1 - READS_ERROR) * reads) / self.time_s - 1
-        return Interval(low=low, high=self.with_reads_s((1 + READS_ERROR) * reads, 0.0) / self.time_s - 1)
+        low, high = self.with_reads_s((1 - READS_ERROR) * reads), self.with_reads_s((1 + READS_ERROR) * reads, 0.0)
+        return Interval(low=self._slower(low), high=self._slower(high))
+
+    def _slower(self, time_s: float) -> float:
+        return min(time_s / self.time_s - 1, SLOWDOWN_MAX)
 
     @staticmethod
     def measured(time_s: float, compute_s: float, workers: int, disk_reads_per_s: float, reads: float) -> Step:

@@ -73,7 +73,7 @@ def forecast(
 ) -> MemoryForecast:
     """Forecast to ``samples_end``. One server cannot have more than ``max_bytes``: beyond, buckets have to move.
 
-    ``law``: that of a server with all its rows in memory, or of one that evicts rows.
+    ``law``: memory of a server with all its rows in it, or of one that evicts rows.
     """
     known = {pod: server for pod, server in servers.items() if server.points}
     peers = list(known.values())

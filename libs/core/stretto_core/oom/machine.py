@@ -156,8 +156,8 @@ class OomMachine:
     def _remedies(
         self, event: ProfileMeasured, found: MemoryForecast, opened: JobOpened, cost: RowCost
     ) -> tuple[Remedy, ...]:
-        """Return what may be done for servers that may not fit or have rows on their disks; empty for others."""
-        if opened.profile is None or not (found.crosses or any(measured.cold_rows for measured in event.ps)):
+        """Return what may be done for servers that may not hold all their rows in memory; empty for others."""
+        if opened.profile is None or not found.crosses:
             return ()
         fullest = max(found.servers, key=lambda server: server.at_end_bytes)
         need_bytes = max(found.recommended_bytes, fullest.limit_bytes)

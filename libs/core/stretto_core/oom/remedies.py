@@ -1,4 +1,4 @@
-"""What may be done for servers whose rows outgrow their memory: more memory, more servers, or rows on their disks.
+"""Remedies for servers whose rows outgrow their memory: more memory, more servers, or rows on their disks.
 
 Each remedy is stated at the rows of the same moment, the furthest that the forecast is sure enough to ask memory for.
 """
@@ -31,7 +31,7 @@ def remedies(
     """
     server = next((each for each in measured.ps if each.pod == pod), None)
     plan, high = measured.plan, job.limits.high
-    if server is None or not measured.miss_ratios or not server.disk_reads_per_s or not measured.throughput:
+    if server is None or not measured.miss_ratios or server.disk_reads_per_s < 1 or _steps(measured) < 1:
         return ()
 
     def found() -> Iterator[Remedy]:
@@ -61,7 +61,7 @@ def _spill(
         room_bytes = min(room_bytes, job.spill_limit_bytes)
     if job.spill == "never" or measured.spill_fault or not hot or disk_bytes > room_bytes:
         return
-    steps = measured.throughput / measured.batch_size * measured.window_s
+    steps = _steps(measured)
     pulled, reads_now = server.rows_pulled / steps, server.rows_read / steps
     reads = spilling.miss_ratio(measured.miss_ratios, hot / rows) * pulled
     if reads_now and server.cold_rows:
@@ -81,3 +81,8 @@ def _spill(
         hot_share=hot / rows,
         disk_bytes=disk_bytes,
     )
+
+
+def _steps(measured: ProfileMeasured) -> float:
+    """Return the steps of all workers in the window."""
+    return measured.throughput / measured.batch_size * measured.window_s

@@ -22,7 +22,7 @@ class JobOpened:
     min_bytes: int
     max_bytes: int
     profile: JobProfile | None = None
-    """What remedies are priced by; None: the job began before there were any."""
+    """The job that remedies are priced for; None: it began before there were any."""
 
 
 @dataclass(frozen=True, slots=True)

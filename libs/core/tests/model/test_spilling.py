@@ -1,4 +1,4 @@
-"""What rows on disks cost: memory, reads, and the time of a step."""
+"""The cost of rows on disks: memory, reads, and the time of a step."""
 
 from __future__ import annotations
 

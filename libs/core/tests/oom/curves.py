@@ -8,7 +8,7 @@ Memory is a base, the rows with their entries, and an index that doubles at anot
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 
@@ -123,6 +123,14 @@ def generate(family: str, seed: int, moments: int = 120) -> Curve:
         stops=stops,
         changes=changes or stops,
     )
+
+
+def with_surge(curve: Curve, seed: int) -> Curve:
+    """The same, but from one window to the next it grows ten times as fast, for a minute."""
+    moment = int(np.random.default_rng([seed, 10]).uniform(0.3, 0.8) * len(curve.samples))
+    steps = np.diff(curve.rows, axis=0, prepend=0)
+    steps[moment : moment + 12] *= 10
+    return replace(curve, rows=np.cumsum(steps, axis=0), changes=True)
 
 
 def _law(rng: np.random.Generator, x: Floats) -> Floats:

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from curves import BUCKETS, FAMILIES, Curve, generate, split
+from curves import BUCKETS, FAMILIES, Curve, generate, split, with_surge
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from oom_builders import limit_decided, measured, progressed, server_exited, server_measured
@@ -48,6 +48,18 @@ def test_memory_that_is_not_needed_is_given_back(family: str) -> None:
     assert all(outcome.began_over > 1.9 and outcome.oom_at is None for outcome in played)
     assert np.mean([outcome.end_over for outcome in played]) <= 0.15
     assert max(outcome.end_over for outcome in played) <= 0.25
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(("family", "seed"), [("steady", 6), ("bursty", 1), ("late-surge", 10)])
+def test_a_surge_that_nobody_foresaw_costs_speed_and_no_server_where_rows_may_go_to_disk(
+    family: str, seed: int
+) -> None:
+    curve, case = with_surge(generate(family, seed), seed), Case.draw(4 * seed + FAMILIES.index(family))
+    assert play(curve, case).oom_at is not None
+    kept = play(curve, replace(case, spills=True))
+    assert kept.oom_at is None
+    assert 1 < kept.slowest < 3
 
 
 @given(

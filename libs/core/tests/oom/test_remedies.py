@@ -5,12 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from oom_builders import measured, progressed, server_measured
+from pydantic import TypeAdapter
 from stretto_core.machine import Emit
 from stretto_core.model.spilling import COLD_ROW_BYTES
 from stretto_core.model.types import JobLimits, JobProfile, Prices, SpillPolicy
 from stretto_core.oom.machine import OomMachine
+from stretto_core.oom.remedies import remedies
 from stretto_core.oom.state import JobOpened
+from stretto_core.oom.usage import ServerUsage, UsagePoint, row_cost
 from stretto_messages.base import GIB
 from stretto_messages.oom import OomForecast
 from stretto_messages.values import Plan, Remedy, StepTimes
@@ -19,6 +24,7 @@ MIB = 2**20
 ROW = 1500.0
 BASE = 80 * MIB
 LIMIT = 512 * MIB
+SENT = TypeAdapter(Remedy)
 CURVE = tuple(0.4 * (1 - k / 16) ** 2 for k in range(1, 17))
 PLAN = Plan(4, 2, 4.0, 2.0, 2 * GIB, LIMIT)
 DEAR = Prices(0.04, 0.5)
@@ -102,6 +108,15 @@ def test_under_auto_it_asks_again_once_reading_costs_more_than_memory() -> None:
     assert remedy(found, "spill").slowdown > 1
 
 
+@pytest.mark.parametrize("spill", ["auto", "emergency"])
+def test_rows_that_stay_on_the_disk_beside_enough_memory_need_no_remedy(spill: SpillPolicy) -> None:
+    """After memory was given, those that nobody uses are not read back."""
+    job = Job(spill, memory_limit_bytes=16 * GIB)
+    found = job.told(200)
+    assert found.action != "grow"
+    assert found.remedies == ()
+
+
 @pytest.mark.parametrize(
     ("spill", "more"),
     [("never", {}), ("auto", {"disk_free_bytes": MIB}), ("auto", {"disk_reads_per_s": 0.0})],
@@ -117,3 +132,24 @@ def test_entries_of_cold_rows_need_memory_at_last() -> None:
     found = Job("auto").told(130, rows_per_s=100_000)
     assert found.action == "grow"
     assert "spill" not in {way.kind for way in found.remedies}
+
+
+@given(
+    st.integers(0, 10**15), st.integers(0, 10**15), st.floats(0, 1e12), st.floats(1e-9, 1e9), st.floats(0, 1e12),
+    st.floats(24, 2**32),
+)  # fmt: skip
+def test_whatever_servers_report_the_forecast_can_be_sent(
+    pulled: int, read: int, reads_per_s: float, step_s: float, throughput: float, row_bytes: float
+) -> None:
+    server = replace(
+        server_measured("ps-0", 10**9, 2**30, 10**6, 32, row_bytes, 9 * 10**8),
+        cold_rows=10**5, rows_pulled=pulled, rows_read=read, disk_reads_per_s=reads_per_s, disk_free_bytes=2**52,
+    )  # fmt: skip
+    window = replace(
+        measured([server]), plan=PLAN, window_s=5.0, step_time_s=step_s, throughput=throughput, miss_ratios=CURVE
+    )
+    usage = ServerUsage()
+    usage.add(UsagePoint(10**6, 10**9, 9 * 10**8, row_bytes, 10**5), 2**30, 32)
+    profile = JobProfile(512, 10**6, LIMITS, spill="auto")
+    for way in remedies(usage, 8 * 10**9, row_cost([usage]), window, "ps-0", profile):
+        assert SENT.validate_python(way) == way

@@ -44,6 +44,7 @@ FREEZE_TRIES = 400
 STARTED_S, TRIED_S = 60.0, 120.0
 """Times within which a hostile job gets a pod, and in which its code has tried all walls."""
 FILLER_BYTES = 1 << 20
+PAGE_BYTES = 4096
 
 
 class PlannedFault(ABC):
@@ -318,6 +319,42 @@ class FillMemory(PlannedFault):
             self._filler.unlink(missing_ok=True)
 
 
+class FillLog(PlannedFault):
+    """Let no file of a parameter server grow (RLIMIT_FSIZE), as on a full disk: its rows stay in memory."""
+
+    async def inject(self) -> str:
+        pod = self.target.pod("ps", self.planned.chance)
+        self._server = _log_of(self.target, pod)[0]
+        self._limits = self._server.rlimit(psutil.RLIMIT_FSIZE)
+        self._server.rlimit(psutil.RLIMIT_FSIZE, (0, self._limits[1]))
+        return pod
+
+    async def heal(self) -> bool:
+        self.release()
+        return True
+
+    def release(self) -> None:
+        if hasattr(self, "_limits"):
+            with contextlib.suppress(psutil.Error):
+                self._server.rlimit(psutil.RLIMIT_FSIZE, self._limits)
+
+
+class DamageLog(KillServer):
+    """Flip a bit in each page of a parameter server's cold rows: it must leave before it serves one of them."""
+
+    async def inject(self) -> str:
+        self._seen = len(self.target.record.facts)
+        pod = self._victim()
+        _, logs = _log_of(self.target, pod)
+        flipped = sum(await asyncio.to_thread(_flip_pages, log) for log in logs)
+        return f"{pod}, {flipped} pages of cold rows"
+
+    def _replaced(self) -> bool:
+        """Return whether the columns of the victim are back: it left by itself, or nobody has needed a cold row yet."""
+        record = self.target.record
+        return record.over or super()._replaced()
+
+
 # other jobs ----------------------------------------------------------------------------------------------------
 
 
@@ -393,8 +430,33 @@ FAULTS: dict[str, type[PlannedFault]] = {
     "redis-kill": KillService,
     "shm-full": FillMemory,
     "checkpoint-damage": DamageCheckpoint,
+    "spill-full": FillLog,
+    "spill-damage": DamageLog,
     "hostile": Hostile,
 }
+
+
+def _log_of(target: ChaosTarget, pod: str) -> tuple[psutil.Process, list[Path]]:
+    """Return the process of a parameter server, and the files of its cold rows, which have no name. Raises NotNow."""
+    for process in target.processes(pod):
+        with contextlib.suppress(psutil.Error, OSError):
+            opened = Path(f"/proc/{process.pid}/fd")
+            logs = [each for each in opened.iterdir() if "/cold-rows/rows-" in str(each.readlink())]
+            if any(each.stat().st_size for each in logs):
+                return process, logs
+    raise NotNow(f"{pod} has no cold rows")
+
+
+def _flip_pages(log: Path) -> int:
+    """Flip a bit of the first record of each page; return how many pages there are."""
+    with log.open("r+b") as file:
+        pages = log.stat().st_size // PAGE_BYTES
+        for page in range(pages):
+            file.seek(page * PAGE_BYTES + 8)
+            byte = file.read(1)
+            file.seek(page * PAGE_BYTES + 8)
+            file.write(bytes([byte[0] ^ 1]))
+    return pages
 
 
 def _all(checkpoints: list[list[Image]]) -> list[Image]:

@@ -18,6 +18,9 @@ CLUSTER_CPU_CORES = 8.0
 CLUSTER_MEMORY_BYTES = 32 * GIB
 """Claimed memory, of which a quarter would suffice: the machine's true size must not forbid a change of the plan."""
 
+SPILLING_BYTES = 112 * 2**20
+"""Memory of a parameter server whose rows go to the disk: some 15 MiB more than it takes without rows."""
+
 # short leases, windows and intervals: a minute has to show what takes hours in production
 SETTINGS = {
     "STRETTO_LEASE_S": "2",
@@ -33,13 +36,21 @@ SETTINGS = {
 
 
 def spec(
-    name: str, model: str, samples: int, training_s: float, batch_size: int = 512, data_workers: int = 0
+    name: str,
+    model: str,
+    samples: int,
+    training_s: float,
+    batch_size: int = 512,
+    data_workers: int = 0,
+    *,
+    spills: bool = False,
 ) -> dict[str, Any]:
     """Return the job: two workers and two servers, which only the schedule changes, and so many data workers.
 
     ``model`` is one of MODELS. Its data come from a store so slow that all of its readers together need at least
-    ``training_s``.
+    ``training_s``. ``spills``: its parameter servers get less memory than their rows take.
     """
+    ps_memory_bytes = SPILLING_BYTES if spills else 2 * GIB
     return {
         "api": "stretto/v1",
         "name": name,
@@ -61,7 +72,11 @@ def spec(
         "resources": {
             "fixed": True,
             "workers": {"count": {"min": 1, "max": WORKERS_MOST}},
-            "ps": {"count": {"min": 1, "max": PS_MOST}},
+            "ps": {
+                "count": {"min": 1, "max": PS_MOST},
+                "spill": "auto",
+                **({"memory": {"min": ps_memory_bytes, "max": ps_memory_bytes}} if spills else {}),
+            },
             "data": _data(data_workers),
             "initial": {
                 "workers": WORKERS,
@@ -69,7 +84,7 @@ def spec(
                 "worker_cpu_cores": 0.5,
                 "ps_cpu_cores": 0.5,
                 "worker_memory_bytes": 2 * GIB,
-                "ps_memory_bytes": 2 * GIB,
+                "ps_memory_bytes": ps_memory_bytes,
             },
         },
         "checkpoint": {"every_s": 4, "keep": 3},

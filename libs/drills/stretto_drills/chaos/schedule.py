@@ -76,10 +76,14 @@ KINDS: dict[str, FaultKind] = {
     "checkpoint-damage": FaultKind(
         "the newest checkpoint damaged, then kill -9 of a parameter server", 1.2, restores=True
     ),
+    "spill-full": FaultKind("no room on the disk for a parameter server's cold rows", 0.7, (5.0, 8.0)),
+    "spill-damage": FaultKind("cold rows of a parameter server damaged on the disk", 1, restores=True),
     "hostile": FaultKind("a pod of another job sends whatever its credentials allow", 1.5, (6.0, 9.0)),
     "scale-workers": FaultKind("another number of workers", planned=True),
     "scale-ps": FaultKind("another number of parameter servers: a live migration", planned=True),
 }  # fmt: skip
+SPILLING = frozenset({"spill-full", "spill-damage"})
+"""Faults that want parameter servers with less memory than their rows take."""
 FAULTS = tuple(name for name, kind in KINDS.items() if not kind.planned)
 CHANGES = tuple(name for name, kind in KINDS.items() if kind.planned)
 

@@ -22,7 +22,7 @@ from . import job, place, report, timeline
 from .course import ChaosCourse, JobEnd
 from .place import PlaceUnderFire
 from .record import StreamRecord
-from .schedule import Intensity, Schedule, draw, kinds_for, samples_for, training_s_for
+from .schedule import SPILLING, Intensity, Schedule, draw, kinds_for, samples_for, training_s_for
 from .target import ChaosTarget
 
 READY_S = 60.0
@@ -137,7 +137,9 @@ class _Runs:
             await self._ready(target)
             intensity = self.wish.intensity
             samples = self.wish.samples or samples_for(intensity)
-            spec = job.spec(name, self.wish.model, samples, training_s_for(intensity), data_workers=job.DATA_WORKERS)
+            spills = schedule is not None and any(each.kind in SPILLING for each in schedule.planned)
+            where = {"data_workers": job.DATA_WORKERS, "spills": spills}
+            spec = job.spec(name, self.wish.model, samples, training_s_for(intensity), **where)
             return await ChaosCourse(target, schedule, self.story.tell).run(spec)
         except asyncio.CancelledError:
             if self.wish.folder is not None:  # our own installation is taken down with all its jobs

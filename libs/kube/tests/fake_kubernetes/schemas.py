@@ -68,7 +68,8 @@ def _plain(schema: Any) -> Any:
         return schema
     result = {key: _plain(value) for key, value in schema.items() if not key.startswith("x-")}
     if schema.get("x-kubernetes-int-or-string"):
-        return {"anyOf": [{"type": "integer"}, {"type": "string"}]}
+        kinds = ("integer", "string", "null") if schema.get("nullable") is True else ("integer", "string")
+        return {"anyOf": [{"type": kind} for kind in kinds]}
     if schema.get("nullable") is True and isinstance(schema.get("type"), str):
         result["type"] = [schema["type"], "null"]
     return result

@@ -108,7 +108,7 @@ def _tiers_of(store: Store) -> Tiers:
 
 
 class Pulls:
-    """What workers pull from a server: the number of rows, and how often rows are used again."""
+    """Counters of the rows that workers pull from a server, and of how soon rows are used again."""
 
     def __init__(self) -> None:
         self.rows = 0

@@ -12,9 +12,9 @@ from ..engine import ParameterServer, Spill
 from ..pod.process import PodSettings, resident_bytes
 
 _MEMORY_SHARE = 0.98
-"""Of the pod's limit; eviction begins at nine tenths of what that leaves for rows (`stretto_parameters.eviction`)."""
+"""Share of the pod's limit; eviction begins at nine tenths of what that leaves for rows."""
 _DISK_SHARE = 0.8
-"""Of what is free when the server starts. Taste."""
+"""Share of the free disk that a server may take, as it is when the server starts. Taste."""
 
 
 class ColdRows:

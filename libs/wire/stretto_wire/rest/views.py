@@ -178,7 +178,7 @@ class Forecast(View):
     action: str
     reason: str
     remedies: tuple[Remedy, ...] = ()
-    """What may be done for servers that lack memory, or keep rows on their disks, with its cost and speed."""
+    """Ways out for servers that lack memory, or keep rows on their disks, with cost and speed."""
 
 
 @dataclass(slots=True)

@@ -57,7 +57,7 @@ def _one_of(choices: list[Schema], definitions: Schema) -> Schema:
         # a null in an enum is not equal to itself for a server of 1.20, which then refuses the whole definition
         return chosen if "enum" in chosen else {**chosen, "nullable": True}
     if types == {"integer", "string"}:
-        return dict(SIZE)
+        return SIZE | ({"nullable": True} if len(present) < len(choices) else {})
     return dict(ANYTHING)
 
 

@@ -73,7 +73,7 @@ class MeasurementFold(Fold):
         windows = self.evidence.settled.setdefault(message.plan_version, [])
         push(windows, (message.throughput, message.step_time_s))
         steps = message.throughput * message.window_s / message.batch_size
-        reads = max((server.rows_read for server in message.ps), default=0) / steps if steps else 0.0
+        reads = max((server.rows_read for server in message.ps), default=0) / steps if steps >= 1 else 0.0
         for decision in reversed(self.view.decisions):
             if decision.version != message.plan_version:
                 continue
