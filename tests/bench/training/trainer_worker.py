@@ -41,7 +41,9 @@ class Worker:
         self.shard, self.offset = 0, 0
         self.parameters = None
 
-    def connect(self, servers, worker, key, encrypted=False, first_shard=0, pipeline=True, stream=False, wire=None):
+    def connect(
+        self, servers, worker, key, encrypted=False, first_shard=0, pipeline=True, stream=False, wire=None, hints=True
+    ):
         if self.parameters is not None:
             self.trainer.close()
             self.parameters.close()
@@ -55,6 +57,8 @@ class Worker:
             refresh_servers=lambda: dict(self.servers),
             wire=Wire.of("float32", wire or {}),
         )
+        if not hints:
+            self.parameters.hint = lambda keys: None
         self.parameters.seed(self.program.initial_dense())
         self.trainer = Trainer(
             self.program,

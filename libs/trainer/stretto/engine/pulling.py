@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +21,7 @@ from .routing import Routes
 from .transfer import Transfers, Wire
 
 _HINTS_MAX = 4
-"""Hints that may wait for their answers; a later one is dropped, as its batch is near by then."""
+"""Hints that may wait to be sent; a later one is dropped, as its batch is near by then."""
 _NOTHING: F32 = np.zeros(0, np.float32)
 _NO_SLICES: I64 = np.zeros(0, np.int64)
 
@@ -56,10 +55,12 @@ class Puller:
         self.cold: frozenset[int] = frozenset()
         """Servers that have cold rows, as they told in the last pull of training."""
         self._hinting = ThreadPoolExecutor(1, thread_name_prefix="hint")
-        self._hints_left = threading.Semaphore(_HINTS_MAX)
+        self._hinted: dict[int, KeyBatch] = {}
+        """Hints that wait for those before; a pull of their batch takes them out, as they would come late."""
 
     def begin(self, keys: KeyBatch, is_fresh: bool) -> Future[Pulled]:
         """Pull for a step of training, in a thread. is_fresh: with the dense vector in any case."""
+        self._hinted.pop(id(keys), None)
         brings_dense = is_fresh or self._begun_pulls % self._wire.dense_every == 0
         self._begun_pulls += 1
         return self._threads.submit(self._pull_to_train, keys, brings_dense)
@@ -122,23 +123,25 @@ class Puller:
 
     def hint(self, keys: KeyBatch) -> None:
         """Name the rows of a batch to come to servers with cold rows, unless they are behind."""
-        if self.cold and self._hints_left.acquire(blocking=False):
-            self._hinting.submit(self._hint, keys)
+        if self.cold and len(self._hinted) < _HINTS_MAX:
+            self._hinted[id(keys)] = keys
+            self._hinting.submit(self._hint, id(keys))
 
-    def _hint(self, keys: KeyBatch) -> None:
-        try:
-            route, cold = self._routes.known, self.cold
-            parts = () if route is None else [part for server, part in route.parts.items() if server in cold]
-            pending: list[Pending] = []
-            for part in parts:
-                asked = protocol.pull_request(_NO_SLICES, keys_at(keys, chosen_of(part.buckets, keys)))
-                with suppress(ServerLost, LayoutError):
-                    pending.append(part.link.begin(Kind.HINT, asked))
-            for each in pending:
-                with suppress(ServerLost, LayoutError):
-                    each.parts()
-        finally:
-            self._hints_left.release()
+    def _hint(self, number: int) -> None:
+        """Send a hint if its batch is still to come, and wait until the servers have read the rows."""
+        keys = self._hinted.pop(number, None)
+        if keys is None:
+            return
+        route, cold = self._routes.known, self.cold
+        parts = () if route is None else [part for server, part in route.parts.items() if server in cold]
+        pending: list[Pending] = []
+        for part in parts:
+            asked = protocol.pull_request(_NO_SLICES, keys_at(keys, chosen_of(part.buckets, keys)))
+            with suppress(ServerLost, LayoutError):
+                pending.append(part.link.begin(Kind.HINT, asked))
+        for each in pending:
+            with suppress(ServerLost, LayoutError):
+                each.parts()
 
     def close(self) -> None:
         """Begin nothing more."""

@@ -136,9 +136,7 @@ class Eviction:
     store: the store of the server's life now, with its lock. on_damage: called with the reason when rows are lost.
     """
 
-    def __init__(
-        self, spill: Spill, store: Callable[[], tuple[Store, Turn]], on_damage: Callable[[str], None]
-    ) -> None:
+    def __init__(self, spill: Spill, store: Callable[[], tuple[Store, Turn]], on_damage: Callable[[str], None]) -> None:
         self._spill = spill
         self._store = store
         self._on_damage = on_damage

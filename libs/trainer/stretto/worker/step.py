@@ -37,8 +37,8 @@ from .step_timer import StepTime, StepTimer
 
 log = logging.getLogger("stretto.worker")
 
-LOOK_AHEAD = 3
-"""Batches whose rows are named to servers with cold rows before they are pulled."""
+LOOK_AHEAD = 2
+"""Batches whose rows servers with cold rows make hot before they are pulled: more would drive each other out again."""
 _RETRY_S = 0.2
 _PULL_KEPT_S = 1.0
 """A pull ahead of its shard is repeated if its shard comes later, after an evaluation for example: taste."""
@@ -217,7 +217,7 @@ class Trainer:
                 return
             waited = time.perf_counter() - wanted
             if coming is not None:
-                self._hint(coming, ranges[number + 1])
+                self._hint(coming, ranges[number + 1], pipeline)
             # if reading keeps pace, the next batch is ready, and its pull runs beside this step
             pull = None
             if pipeline and coming is not None and coming.done() and coming.exception() is None:
@@ -261,11 +261,12 @@ class Trainer:
         """Batches to have ready: more than the next only where servers read rows from their disks meanwhile."""
         return LOOK_AHEAD if self._parameters.has_cold_rows else 1
 
-    def _hint(self, coming: Future[Prepared], following: SampleRange) -> None:
+    def _hint(self, coming: Future[Prepared], following: SampleRange, is_pulled_next: bool) -> None:
         """Name to the servers the rows of the batches that are ready: in their order, each batch once."""
         if not self._parameters.has_cold_rows or not coming.done() or coming.exception() is not None:
             return
-        for wanted, batch in [(following, coming.result()), *self._feed.ready()[: LOOK_AHEAD - 1]]:
+        first = [] if is_pulled_next else [(following, coming.result())]
+        for wanted, batch in (*first, *self._feed.ready()[: LOOK_AHEAD - 1]):
             if wanted not in self._hinted:
                 self._hinted.append(wanted)
                 self._parameters.hint(batch.keys)

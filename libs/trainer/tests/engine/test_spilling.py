@@ -35,6 +35,10 @@ def cold_rows(servers):
     return sum(control.unlocked.tiers.counts().cold_rows for control in servers.controls())
 
 
+def rows_read(servers):
+    return sum(control.unlocked.tiers.counts().rows_read for control in servers.controls())
+
+
 def train(servers, training, shards, threads=1):
     """Train shards, each by one worker, `threads` of them at once."""
     workers = [servers.worker(number) for number in range(threads)]
@@ -81,6 +85,20 @@ def test_workers_that_push_at_once_lose_nothing_while_rows_come_and_go(spilling,
     assert set(servers.samples().tolist()) == {16 * 512}
     assert all(control.unlocked.tiers.counts().rows_read for control in servers.controls())
     assert not any(server.eviction.fault for server in servers.processes.values())
+
+
+def test_a_hint_wakes_the_rows_of_a_batch_where_a_pull_of_training_has_told_of_cold_ones(spilling, training):
+    servers = spilling(2).place()
+    train(servers, training, range(16))
+    wait_for(lambda: cold_rows(servers) > 0)
+    worker, none = servers.worker(9), LAYOUT.index(np.zeros(0, np.int64))
+    worker.pull(none)
+    assert not worker.has_cold_rows, "an evaluation looks at what there is, and hints at nothing"
+    worker.begin_pull(none).result()
+    assert worker.has_cold_rows
+    before = rows_read(servers)
+    worker.hint(training.batch_of(LAYOUT, 0, 0)[0])
+    wait_for(lambda: rows_read(servers) > before)
 
 
 def test_a_full_disk_costs_memory_and_no_row(cluster_here, spilling, training):
