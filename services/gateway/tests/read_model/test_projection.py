@@ -134,6 +134,23 @@ def test_a_decision_keeps_what_it_rested_on_and_learns_what_it_brought() -> None
     assert first.outcome.throughput == 100.0
 
 
+def test_a_decision_for_the_disk_has_the_reads_that_were_expected_and_those_that_there_were() -> None:
+    """10,000 samples in 5 s are 20 steps of 500; the busiest server read 4,000 rows."""
+    server = example_of(ProfileMeasured).ps[0]
+    servers = (replace(server, rows_read=4000), replace(server, pod="ps-1", rows_read=3000))
+    read = replace(profile(2, plan(), 2000.0), batch_size=500, window_s=5.0, ps=servers)
+    more = {"throughput": 1950.0, "throughput_before": 2000.0, "reads_per_step": 190.0}
+    projection = fold(
+        submitted(), decided(1, "initial", plan(), None), decided(2, "memory", plan(), plan(), **more), read
+    )
+    decision = projection.jobs["a"].decisions[-1]
+    assert (decision.reads_per_step, decision.outcome.reads_per_step) == (190.0, 200.0)
+    assert decision.in_words == (
+        "Rows go to the disks of parameter servers, not to more memory: 190 reads a step and −2.5 % of speed are "
+        "expected; there were 200."
+    )
+
+
 def test_the_longest_gap_counts_in_every_phase_that_its_window_touches() -> None:
     migration = MigrationStarted(
         job="a", plan_version=2, cause="plan", sources=("ps-0",), destinations=("ps-1",), buckets=32
