@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from stretto_bus.ordered_consumer import Stored
 from stretto_messages.actuator import JobFailed, JobFinished
@@ -37,8 +37,9 @@ def points_of(stored: Stored) -> Points:
         step, values = message.samples_done, {"samples_per_s": message.samples_per_s}
     elif isinstance(message, EvaluationMeasured):
         step, values = message.samples_done, _named(message.evaluation)
-    elif isinstance(message, JobFinished) and message.evaluation is not None:
-        step, values = message.samples_applied, _named(message.evaluation)
+    elif isinstance(message, JobFinished):
+        rows = {name: float(count) for name, count in asdict(message.applied.rows).items() if count}
+        step, values = message.samples_applied, rows | (_named(message.evaluation) if message.evaluation else {})
     return Points(message.job, stored.seq, stored.time_s, step, values, _ENDS.get(kind, ""))
 
 

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from stretto_forwarder.tensorboard import FILE, masked
+from stretto_messages.books import AppliedBooks, RowBooks
 from stretto_messages.dispatcher import EvaluationMeasured
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.profiler import StragglerCleared
 from stretto_messages.values import Evaluation, MetricValue
 
+from tests.live_bus import finished
 from tests.waits import until
 
 from .conftest import SECRET, ForwarderHarness, Receiver, Request
@@ -347,9 +349,11 @@ async def test_points_of_metrics_are_kept_once_whatever_dies_or_fails(
     (board / FILE).write_bytes((board / FILE).read_bytes() + b"\x20" + bytes(20))  # left by one that died as it wrote
     await harness.client.publish(EvaluationMeasured(job="a", samples_done=9, samples_done_after=9, evaluation=quality))
     await harness.publish(range(1, 3), "b")
+    books = AppliedBooks(rows=RowBooks(gradients_left_out=7, rows_expired=4))
+    await harness.client.publish(finished("b", 30, applied=books))
     await harness.client.publish(JobCancelled(job="a", by="x"))
     harness.start(*endpoints, silence_s=1)
-    await until(lambda: len(tracking.points) == 10 and tracking.runs[0].get("status") == "KILLED")
+    await until(lambda: len(tracking.points) == 12 and tracking.runs[0].get("status") == "KILLED")
     assert tracking.logged > len(tracking.points) - 2
     assert [run["run_name"] for run in tracking.runs] == ["a", "b"]
     assert tracking.experiments == ["stretto"]
@@ -357,5 +361,9 @@ async def test_points_of_metrics_are_kept_once_whatever_dies_or_fails(
         *(("samples_per_s", step, point[4]) for step, point in enumerate(tracking.points, 1) if step < 6),
         ("evaluation/loss", 9, 0.25), ("evaluation/auc", 9, 0.75), ("evaluation/auc_5", 9, 0.5),
     ]  # fmt: skip
-    await until(lambda: len(points_in(board)) == 6 and len(points_in(board.with_name("b"))) == 2)
+    of_rows = [
+        point[1:2] + point[3:] for point in tracking.points if point[1] in ("gradients_left_out", "rows_expired")
+    ]
+    assert of_rows == [("gradients_left_out", 30, 7.0), ("rows_expired", 30, 4.0)]
+    await until(lambda: len(points_in(board)) == 6 and len(points_in(board.with_name("b"))) == 3)
     assert points_in(board) == sorted(set(points_in(board)))
