@@ -1,11 +1,12 @@
-"""Seconds from telemetry to the plan that it causes: profiler, fitter, planner and arbiter, 200 and 1,000 live jobs.
+"""Seconds from telemetry to the plan that it causes: profiler, fitter, planner, arbiter, oom; 200 to 10,000 live jobs.
 
-A live job has 2 workers and 1 parameter server that report every second, as the trainer's do, and a ledger that
-publishes its progress every two seconds; only the training is left out (``fleet``). A decision is applied a second
-later, as by an actuator. The figure is the time between two stamps of the server: of the report that closed a window,
-and of the decision that followed (``plan-decided`` or ``plan-refused``). The ids of the messages between them link the
-two. Waits by design lie before the report (the window of 5 s, three settled windows before a measurement is proposed).
-Only decisions after a proposal of the planner count: a choice in the arbiter's rounds waits up to 2 s by design.
+A live job has 2 workers and 1 parameter server, and a ledger that publishes its progress; only the training is left out
+(``fleet``). Pods and ledgers tell as often as real ones in such a crowd, whose pods ask the profiler for the interval:
+200 jobs every second, 1,000 every three. A decision is applied a second later, as by an actuator. The figure is the
+time between two stamps of the server: of the report that closed a window, and of the decision that followed
+(``plan-decided`` or ``plan-refused``). The ids of the messages between them link the two. Waits by design lie before
+the report (the window of 5 s or 1.5 reports, three settled windows before a measurement is proposed). Only decisions
+after a proposal of the planner count: a choice in the arbiter's rounds waits up to 2 s by design.
 """
 
 from __future__ import annotations
@@ -31,19 +32,22 @@ import psutil
 import uvloop
 from stretto_bus import Client
 from stretto_bus.ordered_consumer import scan
+from stretto_core.dispatcher.state import LedgerSettings
+from stretto_core.profiler.pace import report_interval_s
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.arbiter import PlanDecided
-from stretto_wire.contract.registry import STREAM
+from stretto_profiler.settings import ProfilerSettings
+from stretto_wire.contract.registry import PARTITIONS, STREAM
 
 from tests.bench.control.fleet import Job, Pod, cpu_s, fleet, sent, store
 from tests.bench.log.bus import fresh_bus
 from tests.bench.rows import Row, row_at_most
 
-SERVICES = ("profiler", "fitter", "planner", "arbiter")
-BARS_S = {200: 0.25, 1000: 1.0}
+SERVICES = ("profiler", "fitter", "planner", "arbiter", "oom")
 WORKERS, SERVERS = 2, 1
-REPORT_S, PROGRESS_S, APPLY_S, BEAT_S = 1.0, 2.0, 1.0, 0.01
-ARRIVAL_S, MEASURED_S = 30.0, 40.0
+APPLY_S, BEAT_S = 1.0, 0.01
+REPORTS_PER_S = ProfilerSettings().reports_per_s
+MEMORY_BAR_GIB, GIB = 1.5, 2**30
 CHAIN = ("profile-measured", "model-fitted", "plan-proposed")
 ROOM = {
     f"STRETTO_{service}_{name}": size
@@ -52,42 +56,80 @@ ROOM = {
 }
 
 
+class Load(NamedTuple):
+    """So many jobs that come within ``arrival_s``; ``measured_s`` begin ``settling_s`` later."""
+
+    jobs: int
+    bar_s: float
+    arrival_s: float = 30.0
+    settling_s: float = 0.0
+    measured_s: float = 40.0
+
+    @property
+    def report_s(self) -> float:
+        return report_interval_s(self.jobs * (WORKERS + SERVERS), REPORTS_PER_S)
+
+    @property
+    def progress_s(self) -> float:
+        ledger = LedgerSettings()
+        return max(ledger.progress_every_s, self.jobs / PARTITIONS / ledger.progress_per_s)
+
+
+LOADS = (Load(200, 0.25), Load(1_000, 0.25), Load(10_000, 2.0, 180.0, 200.0, 60.0))
+
+
 class Decisions(NamedTuple):
-    """Seconds from telemetry to decision, the number of decisions of each kind, and the busy share of a core."""
+    """Seconds from telemetry to decision, the number of decisions of each kind, the busy share of a core, and bytes."""
 
     latencies_s: list[float]
     kinds: Counter[str]
     busy: dict[str, float]
+    memory: dict[str, Memory]
+
+
+class Memory(NamedTuple):
+    """Bytes of a process: PSS counts shared pages once over all sharers."""
+
+    pss: int
+    rss: int
 
 
 def run() -> list[Row]:
-    """Return a row for each number of live jobs."""
-    return [_row(count, _measured(count)) for count in BARS_S]
+    """Return the rows of each load."""
+    return [each for load in LOADS for each in _rows(load, _measured(load))]
 
 
-def _measured(count: int) -> Decisions:
+def _measured(load: Load) -> Decisions:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as loop:
-        return loop.run(_measure(count))
+        return loop.run(_measure(load))
 
 
-def _row(count: int, decisions: Decisions) -> Row:
-    ordered, bar_s = sorted(decisions.latencies_s), BARS_S[count]
+def _rows(load: Load, decisions: Decisions) -> list[Row]:
+    rss_gib, pss_gib = (sum(getattr(of, kind) for of in decisions.memory.values()) / GIB for kind in ("rss", "pss"))
+    each = ", ".join(f"{name} {of.rss / 2**20:.0f}" for name, of in decisions.memory.items())
+    bar_gib = MEMORY_BAR_GIB if load.jobs == LOADS[-1].jobs else None
+    note = f"RSS; PSS {pss_gib:.2f} GiB; MiB of RSS: {each}"
+    memory = row_at_most(f"services that decide, resident, {load.jobs} live jobs", rss_gib, "GiB", bar_gib, note)
+    return [_latency(load, decisions), memory]
+
+
+def _latency(load: Load, decisions: Decisions) -> Row:
+    ordered = sorted(decisions.latencies_s)
     if len(ordered) < 100:
-        raise RuntimeError(f"{len(ordered)} decisions with {count} jobs: too few for a p99; {decisions.kinds}")
+        raise RuntimeError(f"{len(ordered)} decisions with {load.jobs} jobs: too few for a p99; {decisions.kinds}")
     p99_s = ordered[int(0.99 * len(ordered))]
     busy = " ".join(f"{name} {share:.0%}" for name, share in decisions.busy.items())
     note = (
         f"p50 {1000 * statistics.median(ordered):.0f} ms of {len(ordered)} decisions; of a core: {busy}, "
         f"together {sum(decisions.busy.values()):.0%}, of {os.cpu_count()} cores; load {os.getloadavg()[0]:.1f}"
     )
-    return row_at_most(f"telemetry to plan, p99, {count} live jobs", 1000 * p99_s, "ms", 1000 * bar_s, note)
+    return row_at_most(f"telemetry to plan, p99, {load.jobs} live jobs", 1000 * p99_s, "ms", 1000 * load.bar_s, note)
 
 
-async def _measure(count: int) -> Decisions:
+async def _measure(load: Load) -> Decisions:
     async with fresh_bus() as (client, server, folder), AsyncExitStack() as stack:
         pids = {each: await stack.enter_async_context(serving(each, server, folder, ROOM)) for each in SERVICES}
-        pids |= {"server": server.pid or 0, "simulation": os.getpid()}
-        return await _live(client, fleet(count, WORKERS, SERVERS), pids)
+        return await _live(client, load, pids, server.pid or 0)
 
 
 @asynccontextmanager
@@ -116,19 +158,26 @@ def _ready(path: Path) -> bool:
         return False
 
 
-async def _live(client: Client, jobs: list[Job], pids: dict[str, int]) -> Decisions:
+async def _live(client: Client, load: Load, services: dict[str, int], server: int) -> Decisions:
     """Submit the jobs one after another, so that their windows end at different times, and keep them alive."""
-    simulation = Simulation(client, jobs)
+    simulation = Simulation(client, load)
     acting = asyncio.create_task(simulation.act())
+    pids = {**services, "server": server, "simulation": os.getpid()}
     try:
-        await simulation.live(ARRIVAL_S)
+        await simulation.live(load.arrival_s + load.settling_s)
         first = await client.last_seq()
         used = Used({name: partial(cpu_s, pid) for name, pid in pids.items()})
-        await simulation.live(MEASURED_S)
+        await simulation.live(load.measured_s)
         busy = used.shares()
+        memory = {name: _memory(pid) for name, pid in services.items()}
     finally:
         acting.cancel()
-    return await _caused(client, first, busy)
+    return Decisions(*await _caused(client, first), busy, memory)
+
+
+def _memory(pid: int) -> Memory:
+    told = psutil.Process(pid).memory_full_info()
+    return Memory(told.pss, told.rss)
 
 
 class Used:
@@ -151,13 +200,15 @@ class Used:
 class Simulation:
     """The pods, ledgers and actuator of all jobs."""
 
-    def __init__(self, client: Client, jobs: list[Job]) -> None:
+    def __init__(self, client: Client, load: Load) -> None:
         self._client = client
+        self._load = load
+        jobs = fleet(load.jobs, WORKERS, SERVERS)
         self._jobs = {job.name: job for job in jobs}
-        self._coming = list(jobs)
+        self._coming = deque(jobs)
         self._reporting: deque[tuple[Job, Pod]] = deque()
         self._progressing: deque[Job] = deque()
-        self._gap_s = ARRIVAL_S / len(jobs)
+        self._gap_s = load.arrival_s / load.jobs
         self._applying: set[asyncio.Task[None]] = set()
 
     async def live(self, seconds: float) -> None:
@@ -166,7 +217,7 @@ class Simulation:
         next_job = time.time()
         while (now := time.time()) < end:
             while self._coming and now >= next_job:
-                job = self._coming.pop(0)
+                job = self._coming.popleft()
                 next_job += self._gap_s
                 await store(self._client, [job.submitted(10**12)])
             await self._tell(now)
@@ -174,12 +225,12 @@ class Simulation:
 
     async def _tell(self, now: float) -> None:
         """Publish in turn, the longest silent job first, without waiting for acknowledgements, as pods do."""
-        while self._reporting and now - self._reporting[0][1].told_s >= REPORT_S:
+        while self._reporting and now - self._reporting[0][1].told_s >= self._load.report_s:
             job, pod = self._reporting.popleft()
             if pod in job.pods:
                 await self._client.bus.send(*sent(job.report(pod, now), now))
                 self._reporting.append((job, pod))
-        while self._progressing and now - self._progressing[0].progressed_s >= PROGRESS_S:
+        while self._progressing and now - self._progressing[0].progressed_s >= self._load.progress_s:
             job = self._progressing.popleft()
             await self._client.bus.send(*sent(job.progressed(now), now))
             self._progressing.append(job)
@@ -204,7 +255,7 @@ class Simulation:
         await store(self._client, told)
 
 
-async def _caused(client: Client, first: int, busy: dict[str, float]) -> Decisions:
+async def _caused(client: Client, first: int) -> tuple[list[float], Counter[str]]:
     """Follow the ids of every decision back to the report; an input's id is ``<service>:<its sequence>…``."""
     told: dict[int, tuple[str, int, str]] = {}
     latencies_s: list[float] = []
@@ -223,4 +274,4 @@ async def _caused(client: Client, first: int, busy: dict[str, float]) -> Decisio
         if stored.seq > first and [each and each[0] for each in chain] == list(reversed(CHAIN)):
             assert chain[-1] is not None
             latencies_s.append(stored.time_s - datetime.fromisoformat(chain[-1][2]).timestamp())
-    return Decisions(latencies_s, kinds, busy)
+    return latencies_s, kinds

@@ -33,8 +33,12 @@ from stretto_runtime.process.telemetry import decision_attributes, traceparent_o
 REPLIES_MAX = 8
 """Inboxes that one request is answered at."""
 
-TURN_S = 0.05
-"""Time after which all others of this process have their turn: leases are renewed, other partitions handled."""
+TURN_S = 0.005
+"""Time after which all others of this process have their turn: leases are renewed, other partitions handled.
+
+A turn of all sixteen partitions is then 80 ms. Between two of them the connection reads 128 KiB, in which the answers
+to what was written stand behind all inputs that the server has sent before.
+"""
 
 log = structlog.get_logger("stretto.handling")
 
