@@ -28,6 +28,7 @@ from stretto.examples.wide_deep import WideDeep
 from stretto.readers import Batch
 from stretto_parameters import kernels
 
+from tests.bench.claims import Claim, above
 from tests.bench.processes import Process, Servers, first_columns
 from tests.bench.rows import Row, row
 from tests.bench.training.trainer import Job
@@ -36,6 +37,16 @@ ROUNDS, ROUND_S = 6, 8.0
 FILLED, FILLED_BATCH = 300, 16_384
 SHARE = 0.25
 BAR, LOOK_AHEAD_BAR = 0.8, 0.9
+
+
+CLAIMS = (
+    Claim("HeterPS §3", "parameters that are used often are in memory, the others on SSDs or disks", "no figure",
+          "steps a second with a quarter of the bytes in memory, beside all of them", above(0.0),
+          "a model 4 x its memory, the demo's stream, without look-ahead"),
+    Claim("HeterPS §3", "what workers will need is fetched before it is needed", "no figure",
+          "theirs are input data; ours, too, and the cold rows of the batches that come", above(0.0),
+          "a model 4 x its memory, the demo's stream"),
+)  # fmt: skip
 
 
 class Demo(WideDeep):
