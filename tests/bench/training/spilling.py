@@ -29,8 +29,8 @@ from stretto.readers import Batch
 from stretto_parameters import kernels
 
 from tests.bench.claims import Claim, above
-from tests.bench.processes import Process, Servers, first_columns
-from tests.bench.rows import Row, row
+from tests.bench.processes import Process, Servers, first_columns, moves_to
+from tests.bench.rows import Row, row, row_at_most
 from tests.bench.training.trainer import Job
 
 ROUNDS, ROUND_S = 6, 8.0
@@ -114,6 +114,21 @@ class Side:
         reads = sum(each.get("rows_read", 0) for each in self.tiers()) - before
         return Turn(steps.rate, reads / (steps.rate * ROUND_S))
 
+    def copied(self, folder: str) -> tuple[float, float]:
+        """Save an image and move columns to a third server while workers train; return (longest pause, longest freeze)."""
+        servers, seconds = self.job.servers, 2 * ROUND_S
+        for worker in self.job.workers:
+            worker.ask(do="train", seconds=seconds)
+        paths = [f"{folder}/again-{index}" for index in range(2)]
+        saved = [each.ask(do="save", path=path) for path, each in zip(paths, servers.processes, strict=True)]
+        servers.start(1)
+        for worker in self.job.workers:
+            worker.ask(do="meet", servers=servers.addresses)
+        moved = servers.processes[2].ask(do="move", sources=moves_to(2, [0, 1]), addresses=servers.addresses)
+        for worker in self.job.workers:
+            worker.ask(do="collect")
+        return max(each["pause_seconds"] for each in saved), max(step[2] for step in moved["steps"])
+
 
 def fill(task: WideDeep, servers: Servers) -> None:
     """Make the rows of the first samples: pushes without a gradient."""
@@ -160,6 +175,7 @@ def measured(name: str) -> list[Row]:
                 side.turn()
             turns = [(roomy.turn(), tight.turn(), tight.turn(hints=False)) for _ in range(ROUNDS)]
             found = tight.tiers()
+            pauses, freezes = zip(*(side.copied(folder) for side in (roomy, tight)), strict=True)
             counted = {count for side in (roomy, tight) for each in side.tiers() for count in each["samples"] if count}
     room = statistics.median(each.rate for each, _, _ in turns)
     need = statistics.median(each.reads for _, _, each in turns)
@@ -177,6 +193,11 @@ def measured(name: str) -> list[Row]:
         ratio = statistics.median(turn[place].rate / turn[0].rate for turn in turns)
         what, ok = f"a model 4 x its memory, {name}{told}", ratio >= bar * bound
         rows.append(row(what, rate, "steps/s", f">= {bar:g} x bound", ok, note, room, ratio))
+    for what, bar, (of_roomy, of_tight) in (("push waits for an image", 1.0, pauses), ("freeze", 1.2, freezes)):
+        told = "1 image, or 1 move of a third of the columns, while both workers train"
+        name_of = f"longest {what} of a spilled server, {name}"
+        rows.append(row_at_most(name_of, 1e3 * of_tight, "ms", None, told, 1e3 * of_roomy))
+        rows[-1]["bar"], rows[-1]["ok"] = f"<= {bar:g} x", of_tight <= bar * of_roomy
     return rows
 
 
