@@ -40,7 +40,7 @@ from tests.bench.log.bus import fresh_bus
 from tests.bench.rows import Row, row_at_most
 
 SERVICES = ("profiler", "fitter", "planner", "arbiter")
-BARS_S = {200: 0.25, 1000: 1.0}
+BARS_S = {200: 0.25, 1000: 0.25}
 WORKERS, SERVERS = 2, 1
 REPORT_S, PROGRESS_S, APPLY_S, BEAT_S = 1.0, 2.0, 1.0, 0.01
 ARRIVAL_S, MEASURED_S = 30.0, 40.0
