@@ -15,7 +15,6 @@ import random
 import re
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
 
@@ -73,15 +72,9 @@ class Backlog(Protocol):
 Settle = Callable[[Receiver, Msg], None]
 
 
-@dataclass(slots=True)
-class Awaited:
-    """An answer that is due in our inbox; ``settle`` turns its message into the result of ``future``."""
-
-    future: Receiver
-    sent_s: float
-    deadline_s: float
-    subject: str
-    settle: Settle
+Awaited = tuple[Receiver, float, float, str, Settle]
+"""An answer that is due in our inbox: its receiver, when its request was sent, its deadline, its subject,
+and what turns its message into the receiver's result. It is a plain tuple: an object for each message costs time."""
 
 
 class Bus:
@@ -272,7 +265,7 @@ class Bus:
         self._serial += 1
         token = str(self._serial)
         now = self._loop.time()
-        self._pending[token] = Awaited(receiver, now, now + timeout_s, subject, settle or _acknowledge)
+        self._pending[token] = receiver, now, now + timeout_s, subject, settle or _acknowledge
         try:
             self._publish(subject, data, headers, self._answers_to + token)
         except BusFault:
@@ -360,19 +353,20 @@ class Bus:
 
     def _answered(self, msg: Msg) -> None:
         awaited = self._pending.pop(msg.subject[len(self._answers_to) :], None)
-        if awaited is not None and not awaited.future.done():
-            awaited.settle(awaited.future, msg)
+        if awaited is not None and not awaited[0].done():
+            awaited[4](awaited[0], msg)
             self._judge(awaited)
 
     def _judge(self, awaited: Awaited) -> None:
         """Note whether JetStream did what takes a majority."""
-        if awaited.settle is not _acknowledge:
+        receiver, sent_s, _, subject, settle = awaited
+        if settle is not _acknowledge:
             return
-        fault = awaited.future.exception()
+        fault = receiver.exception()
         if fault is None:
-            self._majority.done(awaited.subject)
+            self._majority.done(subject)
         else:
-            self._majority.failed(awaited.sent_s, fault)
+            self._majority.failed(sent_s, fault)
 
     def _move(self) -> None:
         """Change to another server of the cluster."""
@@ -382,10 +376,10 @@ class Bus:
 
     def _deny(self, subject: str, text: str) -> None:
         """Fail every request on ``subject``, in lower case: the server names the refused subject only."""
-        denied = [token for token, awaited in self._pending.items() if awaited.subject.lower() == subject]
-        for awaited in [self._pending.pop(token) for token in denied]:
-            if not awaited.future.done():
-                awaited.future.set_exception(BusFault(f"{text}; see stretto_installation.access.permissions"))
+        denied = [token for token, (_, _, _, asked, _) in self._pending.items() if asked.lower() == subject]
+        for receiver, *_ in [self._pending.pop(token) for token in denied]:
+            if not receiver.done():
+                receiver.set_exception(BusFault(f"{text}; see stretto_installation.access.permissions"))
 
     def _denial(self) -> str:
         """The reason of a denied publish, which looks like a timeout: it came by the error callback."""
@@ -396,15 +390,18 @@ class Bus:
         before, self._swept_s = self._swept_s, self._loop.time()
         now, absent_s = self._swept_s, self._swept_s - before - SWEEP_S
         if absent_s > SWEEP_S:  # this process did not run: the answers may have come, and nobody has read them
-            for awaited in self._pending.values():
-                awaited.deadline_s += absent_s
-        late = [token for token, awaited in self._pending.items() if awaited.deadline_s < now]
+            self._pending = {
+                token: (receiver, sent_s, deadline_s + absent_s, subject, settle)
+                for token, (receiver, sent_s, deadline_s, subject, settle) in self._pending.items()
+            }
+        late = [token for token, (_, _, deadline_s, _, _) in self._pending.items() if deadline_s < now]
         for token in late:
             awaited = self._pending.pop(token)
-            if not awaited.future.done():
-                reason = NOT_ACKNOWLEDGED if awaited.settle is _acknowledge else ""
-                awaited.future.set_exception(BusFault(f"no answer in time{reason}{self._denial()}"))
-                awaited.future.exception()  # as in ``_fail_all``
+            receiver, *_, settle = awaited
+            if not receiver.done():
+                reason = NOT_ACKNOWLEDGED if settle is _acknowledge else ""
+                receiver.set_exception(BusFault(f"no answer in time{reason}{self._denial()}"))
+                receiver.exception()  # as in ``_fail_all``
                 self._judge(awaited)
         for sweep in list(self.sweeps):
             sweep(now)
@@ -413,10 +410,10 @@ class Bus:
 
     def _fail_all(self, fault: BusFault) -> None:
         pending, self._pending = self._pending, {}
-        for awaited in pending.values():
-            if not awaited.future.done():
-                awaited.future.set_exception(fault)
-                awaited.future.exception()  # a caller that stopped waiting must not cause "never retrieved"
+        for receiver, *_ in pending.values():
+            if not receiver.done():
+                receiver.set_exception(fault)
+                receiver.exception()  # a caller that stopped waiting must not cause "never retrieved"
 
 
 def _acknowledge(future: Receiver, msg: Msg) -> None:

@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 
 from stretto_bus.bus import Bus, Subscription
 from stretto_bus.faults import BusFault
-from stretto_bus.ordered_consumer import EXPIRED, NO_HEADERS, AckReply, Stored
+from stretto_bus.ordered_consumer import EXPIRED, NO_HEADERS, Stored, delivered_as
 
 PULL_EXPIRES_S = 30.0
 INACTIVE_S = 30 * 24 * 3600
@@ -149,14 +149,15 @@ class Durable:
             msg = self._arrived.popleft()
             self._pulled = False
             headers = msg.headers or NO_HEADERS
-            reply = AckReply.of(msg.reply)
-            if reply is None:
+            facts = delivered_as(msg.reply)
+            if facts is None:
                 status = headers.get("Status", "")
                 if status != EXPIRED:
                     raise BusFault(f"the durable consumer {self.name}: {headers.get('Description', '')} ({status})")
                 continue
-            stored = Stored(reply.seq, reply.time_s, msg.subject, headers, msg.data)
-            return Delivery(self._bus, stored, msg.reply, reply.pending, self._ack_wait_s)
+            seq, _, time_s, pending = facts
+            stored = Stored(seq, time_s, msg.subject, headers, msg.data)
+            return Delivery(self._bus, stored, msg.reply, pending, self._ack_wait_s)
 
     async def close(self) -> None:
         """Stop reading; the cursor stays where it stands."""

@@ -12,8 +12,7 @@ import json
 import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import structlog
 from nats.aio.msg import Msg
@@ -56,26 +55,18 @@ class Stored(NamedTuple):
     data: bytes
 
 
-@dataclass(slots=True)
-class AckReply:
-    """The facts in the reply subject of a delivered message."""
+def delivered_as(reply: str) -> tuple[int, int, float, int] | None:
+    """Return the facts in the reply subject of a delivered message, ``$JS.ACK.…``; None for another reply.
 
-    seq: int
-    consumer_seq: int
-    """Number of the message among those of its consumer."""
-    time_s: float
-    pending: int
-    """Number of messages that the server still had for the consumer."""
-
-    @classmethod
-    def of(cls, reply: str) -> Self | None:
-        """Return the facts of ``$JS.ACK.…``, or None for another reply."""
-        if not reply.startswith("$JS.ACK."):
-            return None
-        if reply.count(".") > 8:  # with domain, account and a last token without meaning
-            reply = ".".join(reply.split(".")[2 : 2 + 9])
-        _, seq, consumer_seq, time_ns, pending = reply.rsplit(".", 4)
-        return cls(int(seq), int(consumer_seq), int(time_ns) / 1e9, int(pending))
+    They are its sequence in the stream, its number among those of its consumer, when it was stored (seconds since the
+    epoch), and how many messages the server still had for the consumer.
+    """
+    if not reply.startswith("$JS.ACK."):
+        return None
+    if reply.count(".") > 8:  # with domain, account and a last token without meaning
+        reply = ".".join(reply.split(".")[2 : 2 + 9])
+    _, seq, consumer_seq, time_ns, pending = reply.rsplit(".", 4)
+    return int(seq), int(consumer_seq), int(time_ns) / 1e9, int(pending)
 
 
 class Quiet:
@@ -279,21 +270,21 @@ class OrderedConsumer:
 
     def _arrived(self, msg: Msg) -> None:
         self._active = True
-        reply = AckReply.of(msg.reply)
-        if reply is None:
+        facts = delivered_as(msg.reply)
+        if facts is None:
             self._control(msg, msg.headers or NO_HEADERS)
             return
-        if reply.consumer_seq != self._expected:
-            log.warning("gap in a consumer", expected=self._expected, got=reply.consumer_seq)
+        seq, consumer_seq, time_s, pending = facts
+        if consumer_seq != self._expected:
+            log.warning("gap in a consumer", expected=self._expected, got=consumer_seq)
             self._reopen()
             return
         self._expected += 1
         self._requested -= 1
-        self._next = reply.seq + 1
+        self._next = seq + 1
+        self.pending = pending
         self._quiet.arrived_s = asyncio.get_running_loop().time()
-        self.pending = reply.pending
-        headers = msg.headers or NO_HEADERS
-        self._queue.append(Stored(reply.seq, reply.time_s, msg.subject, headers, msg.data))
+        self._queue.append(Stored(seq, time_s, msg.subject, msg.headers or NO_HEADERS, msg.data))
         self._wake.set()
         if len(self._queue) >= self.queue_max and not self.pulls:
             self._pause()

@@ -14,7 +14,7 @@ import uvloop
 from stretto_bus.bus import Bus
 from stretto_bus.caller import Caller
 from stretto_bus.faults import BusFault
-from stretto_bus.tasks import end, unless
+from stretto_bus.tasks import unless
 from stretto_bus.writer import learn_streams
 from stretto_messages.base import Message
 from stretto_wire.codec import encode
@@ -283,15 +283,12 @@ class Runner:
         self._partitions[partition.number] = (partition, task)
 
     async def _leave_all(self, ownership: Ownership) -> None:
-        telling = asyncio.create_task(ownership.hand_over())
         for partition, _ in self._partitions.values():
             partition.leave()
-        tasks = [task for _, task in self._partitions.values()]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=LEAVE_S)
-            if late:
-                log.warning("not every partition could be handed over; successors will replay", partitions=len(late))
-        await end(telling)
+        telling = asyncio.create_task(ownership.hand_over())
+        _, late = await asyncio.wait([telling, *(task for _, task in self._partitions.values())], timeout=LEAVE_S)
+        if late:
+            log.warning("not every partition could be handed over; successors will replay", partitions=len(late))
 
 
 def check_journals(facts_kept_s: float, journal_ttl_s: int) -> None:

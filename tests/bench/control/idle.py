@@ -18,9 +18,9 @@ COMMAND = str(Path(sys.executable).with_name("stretto"))
 SETTLE_S = 5.0
 WATCHED_S = 20.0
 READY_BAR_S = 6.0
-MEMORY_BAR_GIB = 1.2
+MEMORY_BAR_MIB = 500.0
 CPU_BAR_PERCENT = 5.0
-GIB = 2**30
+MIB = 2**20
 
 
 def run() -> list[Row]:
@@ -47,7 +47,7 @@ def _measure(folder: Path) -> list[Row]:
     processes = processes_of(folder)
     if not processes:
         raise RuntimeError(f"nothing runs in {folder} after `stretto up`")
-    pss_gib, rss_gib = (sum(each) / GIB for each in zip(*map(_memory_bytes, processes), strict=True))
+    pss_mib, rss_mib = (sum(each) / MIB for each in zip(*map(_memory_bytes, processes), strict=True))
     before = _cpu_s(processes)
     watched = time.perf_counter()
     time.sleep(WATCHED_S)
@@ -56,7 +56,7 @@ def _measure(folder: Path) -> list[Row]:
     return [
         row_at_most("control plane, ready", ready_s, "s", READY_BAR_S, f"{busy_s:.1f} s of CPU; load {load:.0f}"),
         row_at_most(
-            "control plane, resident", rss_gib, "GiB", MEMORY_BAR_GIB, f"RSS of {names}; PSS {pss_gib:.2f} GiB"
+            "control plane, resident", rss_mib, "MiB", MEMORY_BAR_MIB, f"RSS of {names}; PSS {pss_mib:.0f} MiB"
         ),
         row_at_most(
             "control plane, idle CPU", percent, "% of a core", CPU_BAR_PERCENT, f"{names} over {WATCHED_S:.0f} s"

@@ -149,6 +149,7 @@ class Handling:
         """Called with the job of each request that a machine broke on."""
         self.live = False
         self._context = context
+        self._metrics = context.metrics
         self._service = context.service
         self._number = takeover.number
         self._outputs, self._letters, self._reports = ports.outputs, ports.letters, ports.reports
@@ -175,9 +176,9 @@ class Handling:
             BusFault: an output could not be sent; the session ends.
         """
         if self.live:
-            self._context.metrics.handling(stored.time_s)
+            self._metrics.handling(stored.time_s)
         else:
-            self._context.metrics.replayed.count += 1
+            self._metrics.replayed.count += 1
         news = False
         for arrival in self._context.routes.arrivals(stored, self._number):
             if arrival.kind == "tick":
@@ -194,14 +195,14 @@ class Handling:
         try:
             missing = self._reports.missing
             reports = await self._reports.of(arrival, self._context.routes, self._number)
-            self._context.metrics.missing_reports.inc(self._reports.missing - missing)
+            self._metrics.missing_reports.inc(self._reports.missing - missing)
         except ValueError as error:
             await self._letters.add(arrival, DAMAGED, str(error), {}, self.live)
             return True
         news = False
         for report in reports:
             if self.live:
-                self._context.metrics.handling(report.meta.time_s)
+                self._metrics.handling(report.meta.time_s)
             news |= await self._one(report)
         self.reports_handled += len(reports)
         return news
@@ -236,7 +237,7 @@ class Handling:
         if made is None:
             return False
         self.changed.add(key)
-        self._context.metrics.inputs[arrival.kind].count += 1
+        self._metrics.inputs[arrival.kind].count += 1
         trace = self._trace(arrival, made.outputs, started_ns)
         for output in made.outputs:
             self._publish(output, meta.time_s, trace)
@@ -302,11 +303,11 @@ class Handling:
 
     def _publish(self, output: Output, now: float, trace: str) -> None:
         if output.id in self._published:
-            self._context.metrics.suppressed.inc()
+            self._metrics.suppressed.inc()
             return
         lines = event_lines(output.message, output.id, now, self._service.name, trace)
         self._outputs.send(output.id, subject_of(output.message), output.data, lines)
-        self._context.metrics.outputs.count += 1
+        self._metrics.outputs.count += 1
 
     def _trace(self, arrival: Arrival, outputs: list[Output], started_ns: int) -> str:
         """Record a span for a traced or productive arrival; returns the ``traceparent`` of its outputs."""
@@ -357,7 +358,7 @@ class Handling:
         await self._letters.add(arrival, "refused", str(error), {"field": field, "remedy": remedy}, self.live)
 
     async def _broken(self, arrival: Arrival, error: Exception) -> None:
-        self._context.metrics.faults.inc()
+        self._metrics.faults.inc()
         log.exception(
             "a machine broke on a message; it is as before, the message is set aside",
             job=arrival.key,

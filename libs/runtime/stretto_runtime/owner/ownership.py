@@ -237,7 +237,7 @@ class Ownership:
         kind, _, rest = stored.subject.removeprefix(STATE_PREFIX).partition(".")
         name = rest.rpartition(".")[2]
         gone = "Nats-Marker-Reason" in stored.headers or "KV-Operation" in stored.headers
-        if kind == "member" and not gone and stored.data not in (ALIVE, LEAVING):  # a living member renews its entry soon
+        if kind == "member" and not gone and stored.data not in (ALIVE, LEAVING):  # a member renews its own soon
             log.error("an entry of no member is passed over", subject=stored.subject, value=repr(stored.data[:100]))
             return False
         if kind == "member":
