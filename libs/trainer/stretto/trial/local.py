@@ -159,6 +159,7 @@ def train_locally(
     task: an object with build() and read(start, length), or a class that is called with ``arguments``.
     samples: a number, or partition -> number, trained in this order; with partitions, ``held_out`` names the
     partition to evaluate on.
+    rows: keys that get a row, and how long it stays, as in a job file.
     export_to: a folder or URL for the trained model with its tables, as `stretto export` writes it.
     Raises ModelRefused and DataError as a job would.
     """
