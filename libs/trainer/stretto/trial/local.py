@@ -160,6 +160,7 @@ def train_locally(
     samples: a number, or partition -> number, trained in this order; with partitions, ``held_out`` names the
     partition to evaluate on.
     wire: how values travel, as in `model.wire` of a job file.
+    rows: keys that get a row, and how long it stays, as in a job file.
     export_to: a folder or URL for the trained model with its tables, as `stretto export` writes it.
     Raises ModelRefused and DataError as a job would.
     """
