@@ -327,3 +327,27 @@ def test_rows_of_a_bucket_that_went_while_they_were_chosen_are_left_alone(tmp_pa
     trial.release()
     trial.put(MANY[0][:3])
     trial.check()
+
+
+def test_rows_that_change_often_outlast_those_that_came_once(tmp_path: Path) -> None:
+    """A row is cool when it comes from the disk, so that the hand can tell what is needed again."""
+    trial = Trial(0, tmp_path)
+    trial.put(MANY[0][:800])
+    evict(trial.tiers, 800)
+    often, once = MANY[0][:600:3].copy(), MANY[0][1:600:3].copy()
+    for _ in range(3):
+        trial.put(often)
+    trial.put(once)
+    evict(trial.tiers, len(once) // 2)
+    places = np.empty(len(often), np.uint64)
+    trial.store.kernels.locate(trial.store._tables[0], often, places)
+    assert trial.tiers.asleep(0, often, places) is None
+
+
+def evict(tiers: Tiers, count: int) -> None:
+    """Make so many rows cold, or a few more."""
+    enough = tiers.rows_evicted + count
+    while tiers.rows_evicted < enough:
+        if victims := tiers.choose():
+            tiers.write(victims)
+            tiers.release(victims)
