@@ -25,7 +25,7 @@
 #define EACH for (int64_t d = 0; d < n; d++)
 #define SQUARE (q ? q[d] : g[d] * g[d])
 enum { AHEAD = 12, LINE_WORDS = 16, AHEAD_BYTES = 2048 };
-enum { COLD = 31, HEAT = 29, HEAT_MAX = 3, HEAT_WOKEN = 2 }; /* of a mark: the tier's bit, where the heat begins; its values */
+enum { COLD = 31, HEAT = 29, HEAT_MAX = 3 }; /* of a mark: the tier's bit, where the heat begins; how warm a row can be */
 #define NUMBER ((UINT32_C(1) << HEAT) - 1)
 enum { SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM, RMSPROP, FTRL }; /* Optimizer.KERNEL */
 
@@ -112,10 +112,10 @@ int64_t locate(const struct part *parts, int64_t shift, int64_t n, const uint64_
     return absent;
 }
 
-/* Gives a row of a part with owners the next slot, where rows lie dense. */
-static void settle(struct part *p, uint64_t row, uint32_t heat) {
+/* Gives a row of a part with owners the next slot, where rows lie dense. It is cool: a change warms it, a read does not. */
+static void settle(struct part *p, uint64_t row) {
     p->owners[p->hot] = (uint32_t)row;
-    p->entries[row].mark = (uint32_t)p->hot++ | heat << HEAT;
+    p->entries[row].mark = (uint32_t)p->hot++;
 }
 
 /* Appends a row with its initial values for every key without one; returns how many keys found no room. */
@@ -129,7 +129,7 @@ int64_t insert(struct part *parts, const struct format *f, int64_t shift, int64_
         uint64_t row = p->size++;
         places[i] = keys[i] >> shift << 32 | row;
         p->entries[row] = (struct entry){keys[i], epoch, 0};
-        if (p->owners) settle(p, row, 0);
+        if (p->owners) settle(p, row);
         p->index[slot_of(p, keys[i], first_slot(p, keys[i]))] = (uint32_t)(row + 1);
         uint32_t *words = row_of(parts, f, places[i]);
         for (int64_t d = 0; d < f->width; d++) {
@@ -360,14 +360,14 @@ void collect(const struct part *parts, const struct format *f, int64_t count, co
     }
 }
 
-/* Writes the words of rows; a cold one becomes hot, and each is warm, since it changes. */
+/* Writes the words of rows; a cold one becomes hot. A hot one is warmed, since it changes: it may have been chosen. */
 void install(struct part *parts, const struct format *f, int64_t count, const uint64_t *places, const uint32_t *words) {
     for (int64_t i = 0; i < count; i++, words += f->words) {
         uint64_t place = places[i] & ~ASLEEP;
         struct part *p = parts + (place >> 32);
         struct entry *entry = p->entries + (place & UINT32_MAX);
-        if (entry->mark >> COLD) settle(p, place & UINT32_MAX, HEAT_WOKEN);
-        else if (p->owners) entry->mark |= (uint32_t)HEAT_WOKEN << HEAT;
+        if (entry->mark >> COLD) settle(p, place & UINT32_MAX);
+        else if (p->owners) entry->mark |= UINT32_C(1) << HEAT;
         memcpy(row_of(parts, f, place), words, 4 * (size_t)f->words);
     }
 }

@@ -33,7 +33,7 @@ COLD = np.uint32(1 << 31)
 """The bit of a mark that tells a cold row."""
 HEAT_SHIFT = 29
 """Bits of a mark below its heat: those of a slot or of a record."""
-HEAT_MAX, HEAT_WOKEN = 3, 2
+HEAT_MAX = 3
 NUMBER = np.uint32(2**HEAT_SHIFT - 1)
 NUMBERS_MAX = 2**HEAT_SHIFT - 1
 FIRST_SLOTS = 1024
@@ -205,7 +205,7 @@ class TableParts:
         entries["epoch"][added] = epoch
         entries["mark"][added] = 0
         if self.is_tiered(part):
-            self._settle(part, np.arange(begin, begin + len(keys)), 0)
+            self.settle(part, np.arange(begin, begin + len(keys)))
         return added
 
     def append_cold(self, part: int, keys: U64, records: U64, epoch: int) -> None:
@@ -215,10 +215,6 @@ class TableParts:
         entries = self.entries(part)[begin:]
         entries["key"], entries["epoch"] = keys, epoch
         entries["mark"] = COLD | records.astype(np.uint32)
-
-    def wake(self, part: int, rows: I64) -> None:
-        """Give cold rows the next slots, once there is room. Words are not told."""
-        self._settle(part, rows, HEAT_WOKEN)
 
     def condense(self, part: int) -> None:
         """Let the hot rows of a tiered part lie dense again, after entries of some of them went."""
@@ -237,12 +233,13 @@ class TableParts:
         """Take the last slot of a tiered part from its row."""
         self.heads[part, HOT] -= 1
 
-    def _settle(self, part: int, rows: I64, heat: int) -> None:
+    def settle(self, part: int, rows: I64) -> None:
+        """Give rows the next slots, once there is room: they are cool. Words are not told."""
         begin = self.hot(part)
         self.heads[part, HOT] = begin + len(rows)
         self.owners(part)[begin:] = rows
         slots = np.arange(begin, begin + len(rows), dtype=np.uint32)
-        self.entries(part)["mark"][rows] = slots | np.uint32(heat << HEAT_SHIFT)
+        self.entries(part)["mark"][rows] = slots
 
     def clear(self, part: int) -> None:
         """Drop the rows of a part, and give its memory back."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from . import checksums
 from .layout import RowFormat
 from .optimizers import Optimizer
-from .parts import ABSENT, ASLEEP, COLD, HEAT_MAX, HEAT_SHIFT, HEAT_WOKEN, NUMBER, U32, U64, TableParts
+from .parts import ABSENT, ASLEEP, COLD, HEAT_MAX, HEAT_SHIFT, NUMBER, U32, U64, TableParts
 
 F32 = NDArray[np.float32]
 U16 = NDArray[np.uint16]
@@ -155,13 +155,13 @@ class Reference:
             out[chosen] = parts.rows(part)[parts.slots(part, _rows(places[chosen]))]
 
     def install(self, parts: TableParts, places: U64, words: F32) -> None:
-        """Write the words of rows [n, words]; a cold one becomes hot (there is room), and each is warm: it changes."""
+        """Write the words of rows [n, words]; a cold one becomes hot (there is room), a hot one is warmed."""
         for part, chosen in _by_part((places & ~ASLEEP) >> _HIGH):
             rows = _rows(places[chosen])
             asleep = parts.entries(part)["mark"][rows] >= COLD
-            parts.wake(part, rows[asleep])
+            parts.settle(part, rows[asleep])
             if parts.is_tiered(part):
-                parts.entries(part)["mark"][rows[~asleep]] |= np.uint32(HEAT_WOKEN << HEAT_SHIFT)
+                parts.entries(part)["mark"][rows[~asleep]] |= np.uint32(1 << HEAT_SHIFT)
             parts.rows(part)[parts.slots(part, rows)] = words[chosen]
 
     def choose(self, parts: TableParts, part: int, steps: int, hand: int, places: U64) -> tuple[int, int]:

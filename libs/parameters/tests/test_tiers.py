@@ -363,3 +363,27 @@ def test_rows_expire_hot_or_cold_as_they_do_where_all_are_hot(library: Kernels |
     assert sum(int((each >= COLD).sum()) for each in marks) == tiered.of_tiers.counts().cold_rows
     assert lost > 5
     assert tiered.of_tiers.counts().rows_evicted > 50
+
+
+def test_rows_that_change_often_outlast_those_that_came_once(tmp_path: Path) -> None:
+    """A row is cool when it comes from the disk, so that the hand can tell what is needed again."""
+    trial = Trial(0, tmp_path)
+    trial.put(MANY[0][:800])
+    evict(trial.tiers, 800)
+    often, once = MANY[0][:600:3].copy(), MANY[0][1:600:3].copy()
+    for _ in range(3):
+        trial.put(often)
+    trial.put(once)
+    evict(trial.tiers, len(once) // 2)
+    places = np.empty(len(often), np.uint64)
+    trial.store.kernels.locate(trial.store._tables[0], often, places)
+    assert trial.tiers.asleep(0, often, places) is None
+
+
+def evict(tiers: Tiers, count: int) -> None:
+    """Make so many rows cold, or a few more."""
+    enough = tiers.hand.rows_evicted + count
+    while tiers.hand.rows_evicted < enough:
+        if victims := tiers.hand.choose():
+            tiers.hand.write(victims)
+            tiers.hand.release(victims)

@@ -6,10 +6,11 @@ the others rest, with one thread of its own and the gradients in hand. A side's 
 a core: all its threads and processes count. Bytes a row are those that the processes are larger by (resident).
 
 At 25 % hot, Stretto's store keeps a quarter of its rows in memory, and all entries and indices. What it then takes in
-all is the cache of RocksDB, whose write buffers and filters come on top, and the page cache of LMDB, by a control group.
-Paddle's SSD table begins with the quarter of the rows that is drawn most, and keeps in memory what it reads besides.
-The files of all but LMDB are written back and dropped from the page cache before each step, which does not count, so
-that a cold row is a read of the disk. Rows by the clock count waits for these reads; no side waits for its writes.
+all is the cache of RocksDB, whose write buffers and filters come on top, and of LMDB, by a control group of memory.
+Paddle's SSD table keeps what it reads in memory: it begins with that quarter of the rows which is drawn most, and is
+measured from there, the others when they are warm. The files of all but LMDB are written back and dropped from the
+page cache before each step, which does not count, so that a cold row is a read of the disk. By the clock, waits for
+these reads count; no side waits for its writes.
 
 The environment names each peer's Python, which has NumPy too: ``TORCH_PYTHON`` (torch), ``FBGEMM_PYTHON``
 (fbgemm-gpu-cpu, torch), ``PADDLE_PYTHON`` (paddlepaddle==2.6.2, protobuf<6), ``KEYVALUE_PYTHON`` (rocksdict, lmdb).
@@ -33,7 +34,7 @@ from typing import Any
 import numpy as np
 from stretto_actuator.local.control_groups import Cgroups, Group
 from stretto_parameters import kernels
-from stretto_parameters.log import random_reads_per_s
+from stretto.engine.spilling import random_reads_per_s
 
 from tests.bench.processes import Process
 from tests.bench.rows import Row, row
@@ -41,7 +42,7 @@ from tests.bench.training.store import keys_of
 from tests.bench.training.stores.side import DISK, MEMORY, ROWS
 
 DRAWS, EXPONENT = 13_312, 1.05
-WARM, ROUNDS, STEPS = 150, 6, 15
+WARM_STEPS, ROUNDS, STEPS = 150, 5, 15
 DISK_BAR, FBGEMM_BAR = 2.0, 0.5
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
@@ -60,6 +61,8 @@ class Kind:
     needs: str = ""
     bars: Mapping[str, float | None] = field(default_factory=lambda: {MEMORY: None, DISK: None})
     but: str = ""
+    warm_steps: int = WARM_STEPS
+    """Steps at 25 % hot before it is measured."""
 
     def why_missing(self) -> str:
         """Return why it cannot be measured, else ""."""
@@ -80,9 +83,9 @@ PADDLE = "no records of samples, and no push is waited for; it crosses a socket,
 PEERS = (
     Kind("PyTorch", "torch_bag", "TORCH_PYTHON", "torch", {MEMORY: None}, ARRAY),
     Kind("FBGEMM", "fbgemm", "FBGEMM_PYTHON", "fbgemm_gpu", {MEMORY: FBGEMM_BAR}, ARRAY),
-    Kind("Paddle", "paddle_ps", "PADDLE_PYTHON", "paddle", {MEMORY: None, DISK: DISK_BAR}, PADDLE),
+    Kind("Paddle", "paddle_ps", "PADDLE_PYTHON", "paddle", {MEMORY: None, DISK: DISK_BAR}, PADDLE, warm_steps=5),
     Kind("RocksDB", "rocks", "KEYVALUE_PYTHON", "rocksdict", {MEMORY: None, DISK: DISK_BAR}, BYTES),
-    Kind("LMDB", "pages", "KEYVALUE_PYTHON", "lmdb", but=BYTES),
+    Kind("LMDB", "pages", "KEYVALUE_PYTHON", "lmdb", but=BYTES, warm_steps=40),
 )
 
 
@@ -111,7 +114,7 @@ class Running:
             self.process.ask(do="tighten")
         if group is not None:
             group.set(0, self.process.resident_bytes() + budget_bytes)
-        self.warm = self.run(0, WARM if mode == DISK else STEPS)
+        self.warm = self.run(0, kind.warm_steps if mode == DISK else STEPS)
         self.rounds: list[dict[str, Any]] = []
 
     def run(self, first: int, count: int) -> dict[str, Any]:
@@ -148,7 +151,7 @@ def write_batches(path: Path) -> None:
     keys = keys_of(ROWS)
     drawn = [
         np.unique(positions[np.searchsorted(shares, random.random(DRAWS) * shares[-1])])
-        for _ in range(WARM + ROUNDS * STEPS)
+        for _ in range(WARM_STEPS + ROUNDS * STEPS)
     ]
     ends = np.cumsum([len(each) for each in drawn])
     drawn_keys = np.concatenate([np.sort(keys[each]) for each in drawn])
@@ -173,7 +176,7 @@ def measured(mode: str, folder: Path) -> list[Row]:
         for number in range(ROUNDS):
             for name, side in list(sides.items()):
                 try:
-                    side.rounds.append(side.run(WARM + number * STEPS, STEPS))
+                    side.rounds.append(side.run(WARM_STEPS + number * STEPS, STEPS))
                 except EOFError as error:
                     missing[name] = str(error)
                     del sides[name]
@@ -211,7 +214,7 @@ def disk_row(rates: Sequence[float]) -> Row:
 
 def run() -> list[Row]:
     """Return the rows of all peers, all in memory and at 25 % hot."""
-    with tempfile.TemporaryDirectory(dir=os.environ.get("STRETTO_BENCH_DISK")) as name:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_batches(folder / "batches.npz")
         disk = [random_reads_per_s(folder, kernels.load()) for _ in range(5)]

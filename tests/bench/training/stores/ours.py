@@ -18,7 +18,7 @@ SLICES = np.arange(LAYOUT.slices)
 class Ours(Side):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self.store, self.shard = Store(LAYOUT, MEMORY_BYTES), 0
+        self.store, self.shard, self.woken = Store(LAYOUT, MEMORY_BYTES), 0, 0
         self.store.set_own(range(LAYOUT.columns), Own.MINE)
 
     def step(self, keys: np.ndarray, gradients: np.ndarray) -> np.ndarray:
@@ -40,13 +40,14 @@ class Ours(Side):
                 assert tiers is not None
                 for each in asleep.rows:
                     tiers.wake(each, tiers.read(each))
+                    self.woken += len(each.keys)
                 tiers.let_go(asleep.rows)
 
     def evict(self, tiers: Tiers) -> None:
-        while tiers.is_full():
-            if (victims := tiers.choose()) is not None:
-                tiers.write(victims)
-                tiers.release(victims)
+        while tiers.hand.is_full():
+            if (victims := tiers.hand.choose()) is not None:
+                tiers.hand.write(victims)
+                tiers.hand.release(victims)
         for number, log in enumerate(tiers.logs):
             if (segment := log.sparse()) is not None:
                 records, keys = log.keys_of(segment)
@@ -67,7 +68,7 @@ class Ours(Side):
         return {
             "versions": f"{self.store.kernels.name} kernels",
             "memory_bytes": self.store.memory_bytes(),
-            **({"hot": 1 - cold.cold_rows / ROWS, "read": cold.rows_read} if cold else {}),
+            **({"hot": 1 - cold.cold_rows / ROWS, "read": self.woken} if cold else {}),
         }
 
 

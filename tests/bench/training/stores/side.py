@@ -31,12 +31,12 @@ class Side:
     pids: tuple[int, ...] = ()
     """The other processes of the side, which have the rows."""
     pause_s: ClassVar[float] = 0.0
-    """What `settle` sleeps in any case: it does not count."""
+    """Seconds that `settle` sleeps in any case: they do not count."""
 
     def __init__(self, mode: str, folder: Path, budget_bytes: int) -> None:
         self.mode, self.folder, self.budget_bytes = mode, folder, budget_bytes
         self.empty_bytes = resident_bytes()
-        """What it takes without a row."""
+        """Resident bytes before it has a row."""
 
     def step(self, keys: np.ndarray, gradients: np.ndarray) -> np.ndarray:
         """Return the weights [n, WIDTH] of different keys [n], and update their rows."""
@@ -56,7 +56,7 @@ class Side:
         """Wait until nothing that a step began is left to do."""
 
     def told(self) -> dict[str, Any]:
-        """What the row's note says: `versions`, and any counts."""
+        """Return `versions`, and counts, for the note of the figures."""
         return {}
 
 
