@@ -188,7 +188,7 @@ class Parameters:
         _check_push(layout, keys, row_gradients, start, stop)
         head = np.array([shard, attempt, start, stop, self.worker], np.int64)
         given = (row_gradients, dense_gradient, row_squares, dense_squares, state_delta)
-        gradients, arrived = self._rounded(pays, np.random.default_rng((shard, start)), *given)
+        gradients, arrived = self._rounded(pays, (shard, start), *given)
         pending = np.ones(layout.columns, np.bool_)
         retries, applied, update_seconds = 0, 0, 0.0
         backoff = _Backoff()
@@ -227,7 +227,7 @@ class Parameters:
     def _rounded(
         self,
         pays: bool,
-        chances: np.random.Generator,
+        seed: tuple[int, int],
         rows: Sequence[F32],
         dense: F32,
         row_squares: Sequence[F32 | None],
@@ -241,6 +241,7 @@ class Parameters:
         transfers = replace(self._pushed, slices=Transfer.FLOAT32) if pays else self._pushed
         slices = self._debt.added_to(layout.split_dense(dense), books)
         of_slices = None if dense_squares is None else layout.split_dense(dense_squares)
+        chances = np.random.default_rng(seed) if transfers.rows is Transfer.INT8 else None
         gradients = Gradients.of(transfers, rows, slices, self._state(state_delta), row_squares, of_slices, chances)
         return gradients, partial(self._debt.note, slices, gradients.slices, transfers.slices, books)
 

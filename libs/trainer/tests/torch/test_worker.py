@@ -43,7 +43,8 @@ class Model:
 MODELS = {
     "rows": {"entry": "stretto.examples.wide_deep_torch:WideDeep"},
     "rows in bfloat16": {
-        "entry": "stretto.examples.wide_deep_torch:WideDeep", "row_weights": "bfloat16", "transfer": "bfloat16"
+        "entry": "stretto.examples.wide_deep_torch:WideDeep", "row_weights": "bfloat16", "transfer": "bfloat16",
+        "wire": {"push": "int8"},
     },
     "own tables": {"entry": "own_module:Model", "arguments": {}},
 }  # fmt: skip
