@@ -17,7 +17,6 @@ from tests.bench import __main__ as bench
 from tests.bench import places
 from tests.bench.claims import Claim, above, at_least, at_most, never
 from tests.bench.control import idle
-from tests.bench.control.idle import GIB
 
 ROW: dict[str, Any] = {
     "name": "steps",
@@ -137,14 +136,14 @@ def test_every_measurement_has_its_file_in_its_folder() -> None:
 
 
 def test_the_memory_that_is_judged_is_resident_memory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    process = SimpleNamespace(cpu_times=lambda: (0.0, 0.0), memory_full_info=lambda: SimpleNamespace(rss=GIB, pss=1))
+    process = SimpleNamespace(cpu_times=lambda: (0.0, 0.0), memory_full_info=lambda: SimpleNamespace(rss=2**30, pss=1))
     monkeypatch.setattr(idle, "processes_of", lambda folder: [process, process])
     monkeypatch.setattr(idle.subprocess, "run", lambda *_, **__: SimpleNamespace(returncode=0))
     monkeypatch.setattr(idle, "SETTLE_S", 0.0)
     monkeypatch.setattr(idle, "WATCHED_S", 0.01)
     [row] = [row for row in idle._measure(tmp_path) if row["name"] == "control plane, resident"]
-    assert (row["value"], row["ok"]) == (2.0, False)
-    assert "PSS 0.00 GiB" in row["note"]
+    assert (row["value"], row["ok"]) == (2048.0, False)
+    assert "PSS 0 MiB" in row["note"]
 
 
 @pytest.mark.slow

@@ -200,12 +200,7 @@ class ProfilerMachine:
         window = self._window_of(report.pod, "ps")
         if not _is_fresh(report, window, self.rules, now):
             return []
-        if report.updates and report.update_time_s <= 0:
-            raise ImpossibleTelemetry("update_time_s", report.update_time_s, "positive when updates were done")
-        if report.cold_rows > report.categories:
-            raise ImpossibleTelemetry("cold_rows", report.cold_rows, f"at most its {report.categories} categories")
-        if len(report.miss_ratios) not in (0, MISS_POINTS):
-            raise ImpossibleTelemetry("miss_ratios", len(report.miss_ratios), f"{MISS_POINTS} of them, or none")
+        _check_server(report)
         self._remember(window, report)
         window.told = report
         window.categories, window.buckets = report.categories, report.buckets
@@ -391,3 +386,12 @@ def _evenly(pods: list[Profile]) -> tuple[Profile, ...]:
 
 def _number(pod: str) -> int:
     return int(pod.rpartition("-")[2])
+
+
+def _check_server(report: PsReported) -> None:
+    if report.updates and report.update_time_s <= 0:
+        raise ImpossibleTelemetry("update_time_s", report.update_time_s, "positive when updates were done")
+    if report.cold_rows > report.categories:
+        raise ImpossibleTelemetry("cold_rows", report.cold_rows, f"at most its {report.categories} categories")
+    if len(report.miss_ratios) not in (0, MISS_POINTS):
+        raise ImpossibleTelemetry("miss_ratios", len(report.miss_ratios), f"{MISS_POINTS} of them, or none")
