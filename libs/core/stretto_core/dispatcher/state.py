@@ -45,8 +45,8 @@ class LedgerSettings:
     may be deleted; longer than any push can be under way. ``stuck_after_s``: a worker that beats but trains no sample
     for so long, while its peers do or wait for its shard, hangs: it loses the shard too. ``shard_facts_per_s``: at
     most so many leases, completions and returns of a job are published a second; its progress covers the others.
-    Abandoned shards are always published. ``progress_per_s``: at most so many progress events are published a second
-    by all ledgers of a partition together, which then tell less often.
+    Abandoned shards are always published. ``progress_per_s``: the most progress events that all ledgers of a partition
+    publish a second; where they are many, each tells less often.
     """
 
     lease_timeout_s: float = 30.0
