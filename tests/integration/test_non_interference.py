@@ -191,7 +191,7 @@ class Stage:
         before, after = dict[str, list[int]](), await self.stored()
         async with asyncio.timeout(60):
             while foreign(before, after):
-                await asyncio.sleep(3 * FLOODED_TURN_S)  # reports are handled at intervals: this one has to pass unchanged
+                await asyncio.sleep(3 * FLOODED_TURN_S)  # reports are handled at intervals: one has to pass unchanged
                 before, after = after, await self.stored()
         return after
 

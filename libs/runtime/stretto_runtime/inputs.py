@@ -22,7 +22,7 @@ CLUSTER_PARTITION = partition_of(CLUSTER)
 JOB = re.compile(JOB_PATTERN)
 OUTPUT_ID = re.compile(r"[a-z]+:(([0-9]{1,19})(?:\.[^:]*)?):[0-9]{1,9}", re.ASCII)
 TICKING = re.compile(r"[0-9]{0,9}", re.ASCII)
-"""The text of a tick: the number of its machines, or nothing, as before machines were counted."""
+"""Body of a tick: the number of its machines, or nothing, as before they were counted."""
 ENTRY_BYTES = 200
 """Bytes of an entry of the journal beside the request and its headers."""
 HEADER_CHARACTERS_MAX = 128

@@ -25,7 +25,7 @@ class DispatcherSettings(Settings):
         DEFAULTS.progress_per_s,
         ge=1,
         le=1e6,
-        description="job-progressed a second of all jobs of a partition, of which there are 16: of many, each tells less",
+        description="job-progressed a second of all jobs in one of the 16 partitions: of many, each tells less",
     )
     forget_after_s: float = Field(
         DEFAULTS.forget_after_s,

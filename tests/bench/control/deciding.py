@@ -57,7 +57,7 @@ ROOM = {
 
 
 class Load(NamedTuple):
-    """So many jobs that come within ``arrival_s``; ``measured_s`` begin ``settling_s`` later."""
+    """A number of jobs that come within ``arrival_s``; ``measured_s`` begin ``settling_s`` later."""
 
     jobs: int
     bar_s: float

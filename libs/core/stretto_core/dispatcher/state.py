@@ -43,10 +43,10 @@ class LedgerSettings:
     ``deaf_after_s``: when the ledger itself heard nothing at all for longer (its service was away), that time does
     not count as anybody's silence. ``forget_after_s``: how long after its completion the progress records of a shard
     may be deleted; longer than any push can be under way. ``stuck_after_s``: a worker that beats but trains no sample
-    for so long, while its peers do or wait for its shard, hangs: it loses the shard too. ``shard_facts_per_s``: the
-    most leases, completions and returns of a job that are published a second; its progress covers the others.
+    for so long, while its peers do or wait for its shard, hangs: it loses the shard too. ``shard_facts_per_s``: at
+    most so many leases, completions and returns of a job are published a second; its progress covers the others.
     Abandoned shards are always published. ``progress_per_s``: the most progress events that all ledgers of a partition
-    publish a second; each then tells less often.
+    publish a second; where they are many, each tells less often.
     """
 
     lease_timeout_s: float = 30.0

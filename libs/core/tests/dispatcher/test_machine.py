@@ -360,7 +360,7 @@ def test_progress_at_most_every_two_seconds_with_its_rate() -> None:
 
 
 def test_of_many_ledgers_each_tells_less_often() -> None:
-    """Each of 640 tells every 20 s, in a partition whose ledgers tell 32 times a second in all."""
+    """All 640 of a partition tell 32 times a second: each tells every 20 s."""
     harness, shard = LedgerHarness(DataSpec(100_000, 10, 1)), None
     for _ in range(101):
         shard = harness.lease("worker-0", shard)

@@ -1,9 +1,9 @@
 """Telemetry of one partition, handled in ranges that its owner journals.
 
 Telemetry stands in a stream of its own, which drops the oldest: no pod can fill the stream of facts. So two streams
-have to be brought into one order. The owner gathers what has arrived, ``TURN_S`` after the last time or at once if that is
-longer ago, and journals only its place, ``(after, to]``. When that entry comes back, the reports of the range are
-handled, as if they stood in the journal. A replay finds the same ranges in the same order.
+have to be brought into one order. The owner gathers what has arrived, ``TURN_S`` after the last time, or at once if
+that is longer ago, and journals only its place, ``(after, to]``. When that entry comes back, the reports of the range
+are handled, as if they stood in the journal. A replay finds the same ranges in the same order.
 
 A pod that floods loses its own reports: of those that came within a short time, only the last are handled. Reports that
 the stream no longer holds are left out, too; ``stretto_missing_reports_total`` counts them.
