@@ -5,8 +5,8 @@ from .errors import InputRefused, LogDamaged, LogFull, StoreFull
 from .layout import EVERY_KEY, Layout, RowPolicy, Table
 from .policy import RowAccount
 from .records import Code, Own, Progress
-from .tiers import RowsAsleep, Tiers
 from .store import Applied, Pulled, Push, PushAnswer, RawBucket, RawSlices, Stats, Store, WorkerSeen
+from .tiers import RowsAsleep, Tiers
 
 __all__ = [
     "EVERY_KEY",

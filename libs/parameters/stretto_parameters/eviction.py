@@ -1,8 +1,8 @@
 """The clock hand that chooses which hot rows become cold, within a budget of memory.
 
-Each change of a row warms it, each pass of the hand cools it (GCLOCK: Smith, TODS 1978). Eviction has three parts, so that
-no disk is waited for under the lock: `choose` copies rows, `write` writes their records, `release` makes those cold that
-nobody has changed meanwhile.
+Each change of a row warms it, each pass of the hand cools it (GCLOCK: Smith, TODS 1978). Eviction has three parts, so
+that no disk is waited for under the lock: `choose` copies rows, `write` writes their records, `release` makes those
+cold that nobody has changed meanwhile.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from . import checksums, compiling
 from .layout import RowFormat

@@ -1,9 +1,9 @@
 """The log: records of the cold rows of one table, in a file without a name.
 
-A record is (stored key, row, checksum), never across two pages of the disk, and never changed once it is written. Records
-are written one after the other into segments; a segment without live records is written anew. The file is unlinked when
-it is opened, since rows on the disk of a lost server are worth nothing: the job goes back to its checkpoint. So nothing
-is flushed, and nothing stays behind.
+A record is (stored key, row, checksum), never across two pages of the disk, and never changed once it is written.
+Records are written one after the other into segments; a segment without live records is written anew. The file is
+unlinked when it is opened, since rows on the disk of a lost server are worth nothing: the job goes back to its
+checkpoint. So nothing is flushed, and nothing stays behind.
 
 Numbers are allotted and dropped by whoever has the lock of the store alone. Records are written and read without that
 lock: `hold` keeps segments from being written anew while somebody reads records that he looked up before.
@@ -61,7 +61,7 @@ class RowLog:
         self._emptied: list[tuple[int, int]] = []  # (era in which it was emptied, segment)
         self._era = 0
         self._held: dict[object, int] = {}
-        """The era in which each hold began. Threads add and remove theirs at any time: each is one step of a dictionary."""
+        """The era in which each hold began. Threads add and remove theirs at any time, in one step of a dictionary."""
         self.reads = 0
 
     def close(self) -> None:
@@ -164,7 +164,7 @@ class RowLog:
             offset, last = self.form.record_offsets(at[[begin, end - 1]]).tolist()
             skipped = first * self.form.record_bytes
             # not a byte more: what follows may be written already
-            self._write_all(memoryview(buffer)[skipped : skipped + last + self.form.record_bytes - offset], offset)
+            self._write_all(buffer.data[skipped : skipped + last + self.form.record_bytes - offset], offset)
 
     def _write_all(self, data: memoryview, offset: int) -> None:
         while data:

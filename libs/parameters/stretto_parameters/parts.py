@@ -1,14 +1,14 @@
 """Rows in parts: for each column of a table, rows by number in order of arrival, their entries, and an index.
 
 An entry is (stored key, epoch of the last change, mark). The index is open addressing over row numbers (row + 1; 0:
-empty), probed linearly from the top bits of key x multiplier. The multiplier is odd and a secret of the process: whoever
-chooses the keys cannot choose them for one slot (multiply-shift hashing: of any two keys, the chance that they share
-their first slot is at most 2 / slots). A row keeps its number while its bucket is here, and a part that grows only builds
-its index anew. A row's place is found by its key each time: nobody keeps one.
+empty), probed linearly from the top bits of key x multiplier. The multiplier is odd and a secret of the process:
+whoever chooses the keys cannot choose them for one slot (multiply-shift hashing: of any two keys, the chance that they
+share their first slot is at most 2 / slots). A row keeps its number while its bucket is here, and a part that grows
+only builds its index anew. A row's place is found by its key each time: nobody keeps one.
 
-While all rows of a part are hot, each lies at its number, and marks are 0. A part that has or had cold rows is *tiered*:
-the mark of a hot row has its slot and its heat, the mark of a cold row the number of its record in the log (log.py), and
-`owners` names the row in each slot. Hot rows lie dense in the slots: the last one fills a gap.
+While all rows of a part are hot, each lies at its number, and marks are 0. A part that has or had cold rows is
+*tiered*: the mark of a hot row has its slot and its heat, the mark of a cold row the number of its record in the log
+(log.py), and `owners` names the row in each slot. Hot rows lie dense in the slots: the last one fills a gap.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class TableParts:
         return (self.entries(part)["mark"][rows] & NUMBER).astype(np.int64) if self.is_tiered(part) else rows
 
     def tier(self, part: int) -> None:
-        """Let rows of a part lie in slots. All are hot as yet, and those of the last epoch are warm. Raises StoreFull."""
+        """Let rows of a part lie in slots. All are hot yet, and those of the last epoch are warm. Raises StoreFull."""
         if self.is_tiered(part):
             return
         size = self.size(part)

@@ -226,7 +226,7 @@ class Reference:
         for offset in offsets.tolist():
             os.posix_fadvise(file, offset, record_bytes, os.POSIX_FADV_WILLNEED)
         for number, offset in enumerate(offsets.tolist()):
-            to = memoryview(out)[number * record_bytes : (number + 1) * record_bytes]
+            to = out.data[number * record_bytes : (number + 1) * record_bytes]
             if os.preadv(file, [to], offset) < record_bytes:
                 return number
         return len(offsets)

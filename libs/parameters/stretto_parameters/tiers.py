@@ -1,7 +1,8 @@
 """The hot and cold rows of a store: how cold ones are read, and what becomes of whole buckets.
 
-A cold row is read, and woken, before the batch that needs it is applied. What a batch found is looked up again under the
-lock, so a row that was changed, evicted anew or dropped meanwhile is left as it is. eviction.py says how rows become cold.
+A cold row is read, and woken, before the batch that needs it is applied. What a batch found is looked up again under
+the lock, so a row that was changed, evicted anew or dropped meanwhile is left as it is. eviction.py says how rows
+become cold.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ class Tiers:
         self.hand.forget(number, part)
 
     def expect(self, rows: Sequence[int]) -> None:
-        """Share the budget among so many rows, by table, that are about to be loaded; none: whatever comes may be hot."""
+        """Share the budget among rows to be loaded, so many of each table. []: whatever comes may be hot."""
         room_bytes = LOW * self.hand.budget_bytes - self.hand.used_bytes - sum(rows) * _BESIDE_BYTES
         all_bytes = sum(count * table.form.row_bytes for count, table in zip(rows, self.tables, strict=False))
         self._hot_share = min(1.0, max(0.0, room_bytes / all_bytes)) if all_bytes else 1.0

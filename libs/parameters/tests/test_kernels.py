@@ -200,7 +200,9 @@ def test_odd_gradients_and_damaged_slots_give_the_same_bits_too(library: Library
     compare(library, Table(3, OPTIONS[name], weights=weights), 11, odd=True)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("dimension", "weights"), [(1, "float32"), (5, "bfloat16"), (16, "float32"), (1500, "float32")])
+@pytest.mark.parametrize(
+    ("dimension", "weights"), [(1, "float32"), (5, "bfloat16"), (16, "float32"), (1500, "float32")]
+)
 def test_rows_become_cold_and_hot_with_the_bits_of_the_reference(
     library: Kernels, tmp_path: Path, dimension: int, weights: str
 ) -> None:

@@ -14,13 +14,14 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from stretto_parameters import Code, Layout, Own, Pulled, Push, PushAnswer, RawBucket, RowPolicy, Store, Table, log
+from stretto_parameters.eviction import Victims
 from stretto_parameters.kernels import Kernels
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import SGD
 from stretto_parameters.parts import COLD
 from stretto_parameters.reference import Reference, initial_weights
-from stretto_parameters.eviction import Victims
 from stretto_parameters.tiers import Asleep, Filling, RowsAsleep, Tiers
+
 from .test_store import KEYS, LAYOUT, MEMORY_BYTES, POLICY, TwoServers, a_push
 
 FOLDER = Path(mkdtemp())
@@ -156,9 +157,11 @@ class Trial:
     def put(self, *given: np.ndarray) -> None:
         """Push keys, of the first table or of both."""
         keys = [*given, np.zeros(0, np.uint64)][:2]
-        gradients = [self.random.normal(0, 1, (len(each), d)).astype(np.float32) for each, d in zip(keys, (3, 900))]
-        for number, (of_table, by) in enumerate(zip(keys, gradients)):
-            for key, gradient in zip(of_table.tolist(), by):
+        gradients = [
+            self.random.normal(0, 1, (len(each), d)).astype(np.float32) for each, d in zip(keys, (3, 900), strict=True)
+        ]
+        for number, (of_table, by) in enumerate(zip(keys, gradients, strict=True)):
+            for key, gradient in zip(of_table.tolist(), by, strict=True):
                 row = self.rows[number].setdefault(key, first(number, key))
                 row -= np.float32(RATE) * gradient
         claim = np.ones(SMALL.columns, np.bool_)
@@ -169,8 +172,8 @@ class Trial:
     def pull(self) -> None:
         keys = [self.keys(number) for number in range(2)]
         found = self.store.pull(keys, np.zeros(0, np.int64)).rows
-        for number, (of_table, rows) in enumerate(zip(keys, found)):
-            for key, row in zip(of_table.tolist(), rows):
+        for number, (of_table, rows) in enumerate(zip(keys, found, strict=True)):
+            for key, row in zip(of_table.tolist(), rows, strict=True):
                 assert row.tobytes() == self.rows[number].get(key, first(number, key)).tobytes()
 
     def choose(self) -> None:
@@ -260,7 +263,7 @@ class Trial:
             keys = self.keys(number)
             keys = keys[keys >> np.uint64(62) == bucket]
             raw.append(RawBucket(keys, self.random.normal(0, 1, (len(keys), width)).astype(np.float32)))
-            self.rows[number].update(zip(keys.tolist(), raw[-1].rows.copy()))
+            self.rows[number].update(zip(keys.tolist(), raw[-1].rows.copy(), strict=True))
         self.store.import_bucket(bucket, raw, replace=False)
 
     def load(self) -> None:
@@ -277,9 +280,11 @@ class Trial:
             found: dict[int, bytes] = {}
             for bucket in range(4):
                 raw = self.store.export_bucket(bucket)[number]
-                found.update(zip(raw.keys.tolist(), (row.tobytes() for row in raw.rows)))
+                found.update(zip(raw.keys.tolist(), (row.tobytes() for row in raw.rows), strict=True))
             assert found == {key: row.tobytes() for key, row in self.rows[number].items()}
-            cold = sum(int((t.entries(p)["mark"] >= COLD).sum()) for t in [self.store._tables[number]] for p in range(4))
+            cold = sum(
+                int((t.entries(p)["mark"] >= COLD).sum()) for t in [self.store._tables[number]] for p in range(4)
+            )
             pending = self.chosen is not None and self.chosen[0].table == number
             assert pending or self.sparse or self.tiers.logs[number].live == cold, "each live record is a cold row"
 

@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from stretto.engine.spilling import random_reads_per_s
 from stretto_actuator.local.control_groups import Cgroups, Group
 from stretto_parameters import kernels
-from stretto.engine.spilling import random_reads_per_s
 
 from tests.bench.processes import Process
 from tests.bench.rows import Row, row

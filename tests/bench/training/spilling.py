@@ -115,7 +115,7 @@ class Side:
         return Turn(steps.rate, reads / (steps.rate * ROUND_S))
 
     def copied(self, folder: str) -> tuple[float, float]:
-        """Save an image and move columns to a third server while workers train; return (longest pause, longest freeze)."""
+        """Save images, move columns to a third server while workers train; return (longest pause, longest freeze)."""
         servers, seconds = self.job.servers, 2 * ROUND_S
         for worker in self.job.workers:
             worker.ask(do="train", seconds=seconds)

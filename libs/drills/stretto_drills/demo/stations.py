@@ -101,7 +101,9 @@ class StoreCourse(Watched):
         cold, pulled = (sum(server[name] for server in data["ps"]) for name in ("cold_rows", "rows_pulled"))
         if cold and pulled:
             rows, read = (sum(server[name] for server in data["ps"]) for name in ("categories", "rows_read"))
-            self._see("spilled", time_s, f"{cold:,} of {rows:,} rows; {read / pulled:.1%} of the rows of a step are read")
+            self._see(
+                "spilled", time_s, f"{cold:,} of {rows:,} rows; {read / pulled:.1%} of the rows of a step are read"
+            )
         queue = data["feed"]
         if queue is None:
             return
