@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stretto_parameters import reuse
 from stretto_parameters.keys import U64, store
 from stretto_parameters.reuse import KEYS_MAX, POINTS, ReuseDistances
 
@@ -48,8 +49,11 @@ def zipf(seed: int) -> list[U64]:
 
 
 @pytest.mark.parametrize(("share", "seed"), [(8, 1), (8, 2), (8, 3), (1, 4)])
-def test_a_sample_tells_the_reads_of_a_zipf_stream_within_two_points(share: int, seed: int) -> None:
+def test_a_sample_tells_the_reads_of_a_zipf_stream_within_two_points(
+    share: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beginning with all keys, a server follows a smaller share of them once they are too many."""
+    monkeypatch.setattr(reuse, "FORGET", 2**62)
     batches, followed = zipf(seed), ReuseDistances(seed, share)
     for batch in batches:
         followed.add(batch)
@@ -68,3 +72,14 @@ def test_rows_that_were_there_before_are_room_that_is_not_needed() -> None:
     assert followed.miss_ratios(100)[POINTS // 2] == pytest.approx(2 / 3)
     assert followed.miss_ratios(1600) == (0.0,) * POINTS, "a sixteenth holds all keys that are pulled"
     assert ReuseDistances(1).miss_ratios(10) == ()
+
+
+def test_the_curve_follows_the_data() -> None:
+    """At first a thousand keys in turn, of which a sixteenth is in memory; then fifty of them alone."""
+    followed, keys = ReuseDistances(1, share=1), np.arange(1000, dtype=np.uint64)
+    for _ in range(4):
+        followed.add(keys)
+    assert followed.miss_ratios(1000)[0] == pytest.approx(0.75)
+    for _ in range(400):
+        followed.add(keys[:50])
+    assert followed.miss_ratios(1000)[0] < 0.05
