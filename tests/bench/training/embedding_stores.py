@@ -70,7 +70,10 @@ class Kind:
         """Return why it cannot be measured, else ""."""
         if self.python and not os.environ.get(self.python):
             return f"{self.python} is not set (an environment with {self.needs} and numpy)"
-        found = subprocess.run([self.command, "-c", f"import {self.needs}"], capture_output=True, text=True)
+        try:
+            found = subprocess.run([self.command, "-c", f"import {self.needs}"], capture_output=True, text=True)
+        except OSError as error:
+            return f"{self.python}: {error}"
         return found.stderr.strip().splitlines()[-1][:200] if found.returncode else ""
 
     @property
