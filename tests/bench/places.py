@@ -28,7 +28,7 @@ MODULES = {
         "sharing",
     ),
     "programs": ("partitioning", "home"),
-    "training": (*("plane", "store", "embedding_stores", "servers", "trainer", "spilling", "lease_ahead", "adapted"),),
+    "training": ("plane", "store", "embedding_stores", "servers", "trainer", "spilling", "lease_ahead", "adapted"),
     "state": ("moves", "checkpoint", "differences", "worker_loss", "server_loss"),
 }
 """Measurements by folder, in the order in which `make bench` runs them."""
