@@ -7,8 +7,8 @@ a core: all its threads and processes count. Bytes a row are those that the proc
 
 At 25 % hot, Stretto's store keeps a quarter of its rows in memory, and all entries and indices. What it then takes in
 all is the cache of RocksDB, whose write buffers and filters come on top, and of LMDB, by a control group of memory.
-Paddle's SSD table keeps what it reads in memory: it begins with that quarter of the rows which is drawn most, and is
-measured from there, the others when they are warm. The files of all but LMDB are written back and dropped from the
+Paddle's SSD table keeps what it reads in memory: each round begins anew with that quarter of the rows which is drawn
+most; the others are measured when they are warm. The files of all but LMDB are written back and dropped from the
 page cache before each step, which does not count, so that a cold row is a read of the disk. By the clock, waits for
 these reads count; no side waits for its writes.
 
@@ -63,12 +63,17 @@ class Kind:
     but: str = ""
     warm_steps: int = WARM_STEPS
     """Steps at 25 % hot before it is measured."""
+    is_renewed: bool = False
+    """At 25 % hot each round begins with a new process: it does not stay at 25 %."""
 
     def why_missing(self) -> str:
         """Return why it cannot be measured, else ""."""
         if self.python and not os.environ.get(self.python):
             return f"{self.python} is not set (an environment with {self.needs} and numpy)"
-        found = subprocess.run([self.command, "-c", f"import {self.needs}"], capture_output=True, text=True)
+        try:
+            found = subprocess.run([self.command, "-c", f"import {self.needs}"], capture_output=True, text=True)
+        except OSError as error:
+            return f"{self.python}: {error}"
         return found.stderr.strip().splitlines()[-1][:200] if found.returncode else ""
 
     @property
@@ -83,7 +88,7 @@ PADDLE = "no records of samples, and no push is waited for; it crosses a socket,
 PEERS = (
     Kind("PyTorch", "torch_bag", "TORCH_PYTHON", "torch", {MEMORY: None}, ARRAY),
     Kind("FBGEMM", "fbgemm", "FBGEMM_PYTHON", "fbgemm_gpu", {MEMORY: FBGEMM_BAR}, ARRAY),
-    Kind("Paddle", "paddle_ps", "PADDLE_PYTHON", "paddle", {MEMORY: None, DISK: DISK_BAR}, PADDLE, warm_steps=5),
+    Kind("Paddle", "paddle_ps", "PADDLE_PYTHON", "paddle", {MEMORY: None, DISK: DISK_BAR}, PADDLE, 1, is_renewed=True),
     Kind("RocksDB", "rocks", "KEYVALUE_PYTHON", "rocksdict", {MEMORY: None, DISK: DISK_BAR}, BYTES),
     Kind("LMDB", "pages", "KEYVALUE_PYTHON", "lmdb", but=BYTES, warm_steps=40),
 )
@@ -97,25 +102,37 @@ class Running:
     """A side that is measured: a process, what it told after it was warm, and the answers of its rounds."""
 
     def __init__(self, kind: Kind, mode: str, folder: Path, budget_bytes: int, stack: ExitStack) -> None:
-        """Open and fill it; at 25 % hot take the rest from memory. Raises Missing, EOFError."""
+        """Raises Missing, EOFError."""
         if reason := kind.why_missing():
             raise Missing(reason)
-        own = folder / f"{kind.module}-{mode}"
-        own.mkdir()
-        module = f"tests.bench.training.stores.{kind.module}"
-        self.process = Process("-m", module, environment=ONE_THREAD, python=kind.command)
-        stack.callback(self.process.kill)
-        group = stack.enter_context(limited(self.process)) if mode == DISK and kind.module == "pages" else None
-        where = {"batches": str(folder / "batches.npz"), "mode": mode, "folder": str(own), "budget_bytes": budget_bytes}
-        if opened := self.process.ask(do="open", **where):
-            raise Missing(opened["missing"])
-        self.process.ask(do="fill")
-        if mode == DISK:
-            self.process.ask(do="tighten")
-        if group is not None:
-            group.set(0, self.process.resident_bytes() + budget_bytes)
-        self.warm = self.run(0, kind.warm_steps if mode == DISK else STEPS)
+        self.kind, self.mode, self.folder, self.budget_bytes = kind, mode, folder, budget_bytes
         self.rounds: list[dict[str, Any]] = []
+        stack.callback(lambda: self.process.kill())
+        self.begin(stack)
+
+    def begin(self, stack: ExitStack) -> None:
+        """Open and fill it; at 25 % hot take the rest from memory. Raises Missing, EOFError."""
+        own = tempfile.mkdtemp(dir=self.folder)
+        module = f"tests.bench.training.stores.{self.kind.module}"
+        self.process = process = Process("-m", module, environment=ONE_THREAD, python=self.kind.command)
+        on_disk = self.mode == DISK
+        group = stack.enter_context(limited(process)) if on_disk and self.kind.module == "pages" else None
+        where = {"batches": str(self.folder / "batches.npz"), "mode": self.mode, "folder": own}
+        if opened := process.ask(do="open", **where, budget_bytes=self.budget_bytes):
+            raise Missing(opened["missing"])
+        process.ask(do="fill")
+        if on_disk:
+            process.ask(do="tighten")
+        if group is not None:
+            group.set(0, process.resident_bytes() + self.budget_bytes)
+        self.warm = self.run(0, self.kind.warm_steps if on_disk else STEPS)
+
+    def round(self, number: int, stack: ExitStack) -> None:
+        """Add a round. Raises EOFError."""
+        if self.mode == DISK and self.kind.is_renewed and number:
+            self.process.kill()
+            self.begin(stack)
+        self.rounds.append(self.run(WARM_STEPS + number * STEPS, STEPS))
 
     def run(self, first: int, count: int) -> dict[str, Any]:
         answered: dict[str, Any] = self.process.ask(do="run", first=first, count=count)
@@ -176,7 +193,7 @@ def measured(mode: str, folder: Path) -> list[Row]:
         for number in range(ROUNDS):
             for name, side in list(sides.items()):
                 try:
-                    side.rounds.append(side.run(WARM_STEPS + number * STEPS, STEPS))
+                    side.round(number, stack)
                 except EOFError as error:
                     missing[name] = str(error)
                     del sides[name]
