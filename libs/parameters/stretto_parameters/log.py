@@ -34,6 +34,7 @@ _SEGMENT_BYTES = 2**18
 _SEGMENT_PAGES_MIN = 16
 _SPARSE = 0.5
 """A segment of which a smaller share is live is written anew (LFS: Rosenblum and Ousterhout, TOCS 1992)."""
+_WASTED = 0.8
 _READ_AT_ONCE = 4096
 
 
@@ -118,6 +119,8 @@ class RowLog:
 
     def sparse(self) -> int | None:
         """Return the segment of which the least is live, if it is worth to be written anew."""
+        if self.live > _WASTED * len(self._live) * self._records:  # no need to look through all of them
+            return None
         sealed = [(live, at) for at, live in enumerate(self._live) if live and at != self._tail]
         live, segment = min(sealed, default=(self._records, -1))
         return segment if live < _SPARSE * self._records else None
@@ -199,18 +202,26 @@ class RowLog:
         came = self._kernels.fetch(self._file, offsets, self.form.record_bytes, raw)
         if came < len(at):
             raise LogDamaged(f"the record at byte {offsets[came]} of the log of cold rows cannot be read")
-        words = np.empty((len(at), self.form.words), np.float32)
-        fits = self._kernels.unseal(self.form, keys, raw, words)
-        if fits < len(at):
-            raise LogDamaged(f"the record at byte {offsets[fits]} of the log of cold rows is damaged: a failing disk?")
-        return words
+        return self.rows_of(keys, raw)
 
-    def keys_of(self, segment: int) -> tuple[U64, U64]:
-        """Return (numbers, stored keys) of a segment as the disk has them, damaged or not. Raises LogDamaged."""
-        at = segment * self._records + np.arange(self._records)
+    def read_segment(self, segment: int) -> tuple[U64, U64, Bytes]:
+        """Return (numbers, stored keys, records [n, record_bytes]) of a segment as the disk has them, damaged or not.
+
+        Raises LogDamaged.
+        """
         raw = np.empty(self.segment_bytes, np.uint8)
         begin = segment * self.segment_bytes
         if self._kernels.fetch(self._file, np.array([begin]), self.segment_bytes, raw) != 1:
             raise LogDamaged(f"the segment at byte {begin} of the log of cold rows cannot be read")
-        offsets = self.form.record_offsets(at) - begin
-        return at.astype(np.uint64), raw[offsets[:, None] + np.arange(8)].view(np.uint64)[:, 0]
+        numbers = segment * self._records + np.arange(self._records)
+        records = raw[(self.form.record_offsets(numbers) - begin)[:, None] + np.arange(self.form.record_bytes)]
+        keys = np.ascontiguousarray(records[:, :8]).view(np.uint64)[:, 0]
+        return numbers.astype(np.uint64), keys, records
+
+    def rows_of(self, keys: U64, records: Bytes) -> F32:
+        """Return the rows of records that were read with their segment, [n, words]. Raises LogDamaged."""
+        words = np.empty((len(keys), self.form.words), np.float32)
+        fits = self._kernels.unseal(self.form, keys, np.ascontiguousarray(records), words)
+        if fits < len(keys):
+            raise LogDamaged(f"the record of key {keys[fits]} in the log of cold rows is damaged: a failing disk?")
+        return words

@@ -117,10 +117,7 @@ class Tiers:
         over_budget: evict nothing for it, since all of a batch has to be hot at once.
         """
         table = self.tables[asleep.table]
-        places = np.empty(len(asleep.keys), np.uint64)
-        self._kernels.locate(table, asleep.keys, places)
-        same = self._cold(places)
-        same[same] = self._records(asleep.table, places[same]) == asleep.records[same]
+        places, same = self._found(asleep.table, asleep.keys, asleep.records)
         places = places[same]
         parts, _ = split(places)
         more = np.bincount(parts, minlength=len(table.heads))
@@ -141,27 +138,28 @@ class Tiers:
 
     # --- segments that are mostly garbage -----------------------------------------------------------------------
 
-    def tidy(self, number: int, keys: U64, records: U64) -> Asleep:
-        """Return the live rows of a sparse segment, held: to be read, and then written anew by `move`."""
-        places = np.empty(len(keys), np.uint64)
-        self._kernels.locate(self.tables[number], keys, places)
-        cold = self._cold(places)
-        cold[cold] = self._records(number, places[cold]) == records[cold]
-        return Asleep(number, keys[cold], records[cold], self.logs[number].hold())
+    def live(self, number: int, keys: U64, records: U64) -> Bools:
+        """Return which records of a segment are those of cold rows: [n]. The log is held since before they were read."""
+        return self._found(number, keys, records)[1]
 
-    def move(self, asleep: Asleep, to: U64) -> None:
+    def move(self, number: int, keys: U64, records: U64, to: U64) -> None:
         """Name the new records of cold rows that were written anew, and drop the old ones."""
-        table, log = self.tables[asleep.table], self.logs[asleep.table]
-        places = np.empty(len(asleep.keys), np.uint64)
-        self._kernels.locate(table, asleep.keys, places)
-        same = self._cold(places)
-        same[same] = self._records(asleep.table, places[same]) == asleep.records[same]
+        table, log = self.tables[number], self.logs[number]
+        places, same = self._found(number, keys, records)
         parts, rows = split(places[same])
         for part in np.unique(parts).tolist():
             chosen = parts == part
             table.entries(part)["mark"][rows[chosen]] = COLD | to[same][chosen].astype(np.uint32)
-        log.drop(asleep.records[same])
+        log.drop(records[same])
         log.drop(to[~same])
+
+    def _found(self, number: int, keys: U64, records: U64) -> tuple[U64, Bools]:
+        """Return the places of keys, and which of their rows are cold and have these records: [keys]."""
+        places = np.empty(len(keys), np.uint64)
+        self._kernels.locate(self.tables[number], keys, places)
+        same = self._cold(places)
+        same[same] = self._records(number, places[same]) == records[same]
+        return places, same
 
     # --- whole parts --------------------------------------------------------------------------------------------
 

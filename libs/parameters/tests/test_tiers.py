@@ -133,7 +133,7 @@ class Trial:
         self.chosen: tuple[Victims, bool] | None = None
         self.asleep: list[tuple[Asleep, np.ndarray | None]] = []
         self.copies: list[tuple[np.ndarray, np.ndarray, list[Filling], list[bytes]]] = []
-        self.sparse: tuple[Asleep, np.ndarray] | None = None
+        self.sparse: tuple[object, tuple[int, np.ndarray, np.ndarray, np.ndarray]] | None = None
         self.segments = 0
 
     def keys(self, number: int) -> np.ndarray:
@@ -234,19 +234,21 @@ class Trial:
 
     def tidy(self) -> None:
         number = int(self.random.integers(2))
-        segment = self.tiers.logs[number].sparse()
-        if self.sparse is None and segment is not None:
-            records, keys = self.tiers.logs[number].keys_of(segment)
-            found = self.tiers.tidy(number, keys, records)
-            to = self.tiers.logs[number].allot(len(found.keys))
-            self.tiers.logs[number].write(to, found.keys, self.tiers.read(found))
-            self.sparse = found, to
+        log = self.tiers.logs[number]
+        if self.sparse is None and (segment := log.sparse()) is not None:
+            ticket = log.hold()
+            records, keys, raw = log.read_segment(segment)
+            live = self.tiers.live(number, keys, records)
+            to = log.allot(int(live.sum()))
+            log.write(to, keys[live], log.rows_of(keys[live], raw[live]))
+            self.sparse = ticket, (number, keys[live], records[live], to)
             self.segments += 1
 
     def move(self) -> None:
         if self.sparse is not None:
-            self.tiers.move(*self.sparse)
-            self.tiers.let_go([self.sparse[0]])
+            ticket, moved = self.sparse
+            self.tiers.move(*moved)
+            self.tiers.logs[moved[0]].let_go(ticket)
             self.sparse = None
 
     def drop(self, bucket: int | None = None) -> None:

@@ -183,9 +183,8 @@ class Eviction:
                 if tiers.hand.is_relieved() or self._ended.is_set():
                     break
             self.fault = ""
-        for number, rows in enumerate(tiers.logs):
-            if (segment := rows.sparse()) is not None:
-                self._tidy(tiers, turn, number, segment)
+        for number in range(len(tiers.logs)):
+            self._tidy(tiers, turn, number)
 
     def _evict(self, tiers: Tiers, turn: Turn) -> None:
         """Evict a slice of rows. Raises OSError, ServerEmptied."""
@@ -202,28 +201,28 @@ class Eviction:
         with self._store()[1].alone():  # of the next life, if this one has ended: its rows are then spared
             tiers.hand.release(victims)
 
-    def _tidy(self, tiers: Tiers, turn: Turn, number: int, segment: int) -> None:
-        """Write the live rows of a segment anew. Raises OSError, LogDamaged, ServerEmptied."""
+    def _tidy(self, tiers: Tiers, turn: Turn, number: int) -> None:
+        """Write the live rows of a sparse segment anew. Raises OSError, LogDamaged, ServerEmptied."""
         rows = tiers.logs[number]
-        records, keys = rows.keys_of(segment)
-        with turn.alone():
-            found = tiers.tidy(number, keys, records)
-            try:
-                to = rows.allot(len(found.keys))
-            except OSError:
-                tiers.let_go([found])
-                raise
+        with turn.shared():
+            if (segment := rows.sparse()) is None:
+                return
+            ticket = rows.hold()
         try:
-            rows.write(to, found.keys, tiers.read(found))
-        except (OSError, LogDamaged):
+            records, keys, raw = rows.read_segment(segment)
+            with turn.alone():
+                live = tiers.live(number, keys, records)
+                to = rows.allot(int(live.sum()))
+            try:
+                rows.write(to, keys[live], rows.rows_of(keys[live], raw[live]))
+            except (OSError, LogDamaged):
+                with self._store()[1].alone():
+                    rows.drop(to)
+                raise
             with self._store()[1].alone():
-                rows.drop(to)
-            raise
-        else:
-            with self._store()[1].alone():
-                tiers.move(found, to)
+                tiers.move(number, keys[live], records[live], to)
         finally:
-            tiers.let_go([found])
+            rows.let_go(ticket)
 
 
 def random_reads_per_s(folder: Path, kernels: Kernels) -> float:

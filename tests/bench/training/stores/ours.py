@@ -50,12 +50,11 @@ class Ours(Side):
                 tiers.hand.release(victims)
         for number, log in enumerate(tiers.logs):
             if (segment := log.sparse()) is not None:
-                records, keys = log.keys_of(segment)
-                found = tiers.tidy(number, keys, records)
-                to = log.allot(len(found.keys))
-                log.write(to, found.keys, tiers.read(found))
-                tiers.move(found, to)
-                tiers.let_go([found])
+                records, keys, raw = log.read_segment(segment)
+                live = tiers.live(number, keys, records)
+                to = log.allot(int(live.sum()))
+                log.write(to, keys[live], log.rows_of(keys[live], raw[live]))
+                tiers.move(number, keys[live], records[live], to)
 
     def tighten(self, hot: np.ndarray) -> None:
         """A quarter of the rows stays in memory, and all entries and indices."""
