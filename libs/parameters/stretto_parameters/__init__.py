@@ -1,8 +1,8 @@
 """The parameters of a training job, outside TensorFlow: rows, optimizers and exactly-once records."""
 
-from .clipping import Clipping
 from .errors import InputRefused, LogDamaged, LogFull, StoreFull
 from .layout import EVERY_KEY, Layout, RowPolicy, Table
+from .optimizers.clipping import Clipping
 from .policy import RowAccount
 from .records import Code, Own, Progress
 from .store import Applied, Pulled, Push, PushAnswer, RawBucket, RawSlices, Stats, Store, WorkerSeen

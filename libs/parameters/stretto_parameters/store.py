@@ -16,14 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import checksums, kernels, schedules
+from . import checksums, kernels
 from .errors import InputRefused
-from .expiry import STAMPS
 from .kernels import Kernels
 from .layout import ENTRY_BYTES, Layout, RowFormat
-from .optimizers import Optimizer
+from .optimizers import Optimizer, schedules
 from .parts import ABSENT, ASLEEP, INDEX_BYTES, TableParts
 from .policy import PolicyState, RowAccount, Unseen, stamps_of
+from .policy.expiry import STAMPS
 from .records import Bools, Code, Own, Progress, Records, check_word, judge
 from .reference import Due, RowGradients
 from .tiers import Filling, RowsAsleep, Tiers

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from stretto_parameters import InputRefused, Layout, RowPolicy, Table
-from stretto_parameters.admission import DEPTH, FIRST_WIDTH, Admission
 from stretto_parameters.checksums import MULTIPLIER, split_mix
-from stretto_parameters.expiry import Expiry
+from stretto_parameters.policy.admission import DEPTH, FIRST_WIDTH, Admission
+from stretto_parameters.policy.expiry import Expiry
 
 BUCKETS, SHIFT = 4, 62
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from stretto_parameters import Clipping, Layout, Own, Push, Store, Table
 from stretto_parameters.optimizers import SGD, Adagrad, Adam, AdamW, Ftrl, Optimizer, RMSprop
-from stretto_parameters.schedules import Cosine, Exponential, Warmup
+from stretto_parameters.optimizers.schedules import Cosine, Exponential, Warmup
 
 pytestmark = pytest.mark.slow
 STEPS = 300

@@ -18,7 +18,7 @@ from stretto_parameters.optimizers import (
     from_dict,
     to_dict,
 )
-from stretto_parameters.schedules import Constant, Cosine, Exponential, Warmup, rates
+from stretto_parameters.optimizers.schedules import Constant, Cosine, Exponential, Warmup, rates
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)

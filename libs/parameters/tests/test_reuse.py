@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stretto_parameters import reuse
 from stretto_parameters.keys import U64, store
-from stretto_parameters.reuse import KEYS_MAX, POINTS, ReuseDistances
+from stretto_parameters.tiers.reuse import KEYS_MAX, POINTS, ReuseDistances
 
 
 def reads(batches: Iterable[U64], rows: int) -> float:

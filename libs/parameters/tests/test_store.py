@@ -30,9 +30,9 @@ from stretto_parameters import (
 from stretto_parameters.kernels import Kernels
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import SGD, Adagrad, Adam
+from stretto_parameters.optimizers.schedules import Exponential
 from stretto_parameters.records import fingerprint
 from stretto_parameters.reference import Reference, initial_weights, read_weights, write_weights
-from stretto_parameters.schedules import Exponential
 
 TABLES = (
     Table(3, Adagrad(Exponential(0.1, 0.5, 40)), seed=1),

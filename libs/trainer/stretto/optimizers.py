@@ -22,7 +22,7 @@ from stretto_parameters.optimizers import (
     RMSprop,
     RowWiseAdagrad,
 )
-from stretto_parameters.schedules import Constant, Cosine, Exponential, Warmup
+from stretto_parameters.optimizers.schedules import Constant, Cosine, Exponential, Warmup
 
 from .errors import ModelRefused
 

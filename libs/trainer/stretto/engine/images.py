@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS, SLICES
 from stretto_parameters import EVERY_KEY, InputRefused, LogFull, Own, Progress, RawBucket, RawSlices, StoreFull
 from stretto_parameters.checksums import of_block
-from stretto_parameters.expiry import Expiry
 from stretto_parameters.parts import INDEX_BYTES_MAX
+from stretto_parameters.policy.expiry import Expiry
 from stretto_parameters.tiers import Filling
 
 from ..errors import CheckpointError

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from stretto_messages.values import BUCKETS
 from stretto_parameters import EVERY_KEY, InputRefused, Own, StoreFull
-from stretto_parameters.expiry import WRAPPED
 from stretto_parameters.layout import RowFormat
+from stretto_parameters.policy.expiry import WRAPPED
 
 from ..errors import MigrationError, StrettoError
 from .control import Control

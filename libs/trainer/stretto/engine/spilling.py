@@ -22,7 +22,7 @@ from typing import TypeVar
 import numpy as np
 from stretto_parameters import LogDamaged, RowsAsleep, Store, Tiers
 from stretto_parameters.kernels import Kernels
-from stretto_parameters.reuse import ReuseDistances
+from stretto_parameters.tiers.reuse import ReuseDistances
 
 from ..errors import ServerEmptied
 from .layout import U64

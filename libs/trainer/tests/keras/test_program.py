@@ -27,7 +27,7 @@ from stretto.model.program import Options, Program, Rows  # noqa: E402
 from stretto.optimizers import Clipping, RowWiseAdagrad  # noqa: E402
 from stretto.trial.local import train_locally  # noqa: E402
 from stretto_parameters.optimizers import OPTIMIZERS, SGD, Adagrad, Adam, AdamW, Ftrl, Moving, RMSprop  # noqa: E402
-from stretto_parameters.schedules import Cosine, Exponential, Warmup  # noqa: E402
+from stretto_parameters.optimizers.schedules import Cosine, Exponential, Warmup  # noqa: E402
 
 
 class Task:

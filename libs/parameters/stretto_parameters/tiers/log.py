@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import LogDamaged, LogFull
-from .kernels import Kernels
-from .layout import RowFormat
-from .parts import NUMBERS_MAX
+from ..errors import LogDamaged, LogFull
+from ..kernels import Kernels
+from ..layout import RowFormat
+from ..parts import NUMBERS_MAX
 
 Bytes = NDArray[np.uint8]
 F32 = NDArray[np.float32]

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputRefused
+from ..kernels import Kernels
+from ..layout import Layout
+from ..parts import ABSENT, TableParts
+from ..tiers import Tiers
 from .admission import Admission
-from .errors import InputRefused
 from .expiry import STAMPS, Expiry, remove
-from .kernels import Kernels
-from .layout import Layout
-from .parts import ABSENT, TableParts
-from .tiers import Tiers
 
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]

@@ -17,7 +17,7 @@ from bisect import bisect_left
 import numpy as np
 from numpy.typing import NDArray
 
-from .checksums import split_mix
+from ..checksums import split_mix
 
 U64 = NDArray[np.uint64]
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InputRefused
+from ..errors import InputRefused
 
 F32 = NDArray[np.float32]
 

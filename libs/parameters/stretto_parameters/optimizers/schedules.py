@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import InputRefused
+from ..errors import InputRefused
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]

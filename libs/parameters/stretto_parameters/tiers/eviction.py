@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .kernels import Kernels
+from ..kernels import Kernels
+from ..parts import ABSENT, TableParts, split
 from .log import RowLog
-from .parts import ABSENT, TableParts, split
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]

@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ..kernels import Kernels, grow
+from ..layout import ENTRY_BYTES
+from ..parts import ABSENT, ASLEEP, COLD, INDEX_BYTES_MAX, NUMBER, TableParts, split
 from .eviction import LOW, Hand
-from .kernels import Kernels, grow
-from .layout import ENTRY_BYTES
 from .log import RowLog
-from .parts import ABSENT, ASLEEP, COLD, INDEX_BYTES_MAX, NUMBER, TableParts, split
 
 Bools = NDArray[np.bool_]
 F32 = NDArray[np.float32]
@@ -139,7 +139,7 @@ class Tiers:
     # --- segments that are mostly garbage -----------------------------------------------------------------------
 
     def live(self, number: int, keys: U64, records: U64) -> Bools:
-        """Return which records of a segment are those of cold rows: [n]. The log is held since before they were read."""
+        """Return which records of a segment are those of cold rows: [n]. The log is held since they were read."""
         return self._found(number, keys, records)[1]
 
     def move(self, number: int, keys: U64, records: U64, to: U64) -> None:

@@ -16,8 +16,8 @@ import mmap
 import numpy as np
 from numpy.typing import NDArray
 
-from .checksums import MULTIPLIER, split_mix
-from .errors import InputRefused, StoreFull
+from ..checksums import MULTIPLIER, split_mix
+from ..errors import InputRefused, StoreFull
 
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]

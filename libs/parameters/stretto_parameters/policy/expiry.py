@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from .kernels import Kernels
-from .parts import SIZE, TableParts
+from ..kernels import Kernels
+from ..parts import SIZE, TableParts
 
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import InputRefused
 from . import schedules
-from .errors import InputRefused
 from .schedules import Constant, Cosine, Exponential, Schedule, Warmup
 
 F32 = NDArray[np.float32]
