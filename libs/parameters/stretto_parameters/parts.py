@@ -8,7 +8,7 @@ only builds its index anew. A row's place is found by its key each time: nobody 
 
 While all rows of a part are hot, each lies at its number, and marks are 0. A part that has or had cold rows is
 *tiered*: the mark of a hot row has its slot and its heat, the mark of a cold row the number of its record in the log
-(log.py), and `owners` names the row in each slot. Hot rows lie dense in the slots: the last one fills a gap.
+(tiers/log.py), and `owners` names the row in each slot. Hot rows lie dense in the slots: the last one fills a gap.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_parameters import reuse
 from stretto_parameters.keys import U64, store
+from stretto_parameters.tiers import reuse
 from stretto_parameters.tiers.reuse import KEYS_MAX, POINTS, ReuseDistances
 
 

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
-from stretto_parameters import Code, Layout, Own, Pulled, Push, PushAnswer, RawBucket, RowPolicy, Store, Table, log
+from stretto_parameters import Code, Layout, Own, Pulled, Push, PushAnswer, RawBucket, RowPolicy, Store, Table
 from stretto_parameters.kernels import Kernels
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import SGD
 from stretto_parameters.parts import COLD
 from stretto_parameters.reference import Reference, initial_weights
-from stretto_parameters.tiers import Asleep, Filling, RowsAsleep, Tiers
+from stretto_parameters.tiers import Asleep, Filling, RowsAsleep, Tiers, log
 from stretto_parameters.tiers.eviction import Victims
 
 from .test_store import KEYS, LAYOUT, MEMORY_BYTES, POLICY, TwoServers, a_push
