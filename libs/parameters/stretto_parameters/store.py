@@ -26,7 +26,7 @@ from .policy import PolicyState, RowAccount, Unseen, stamps_of
 from .policy.expiry import STAMPS
 from .records import Bools, Code, Own, Progress, Records, check_word, judge
 from .reference import Due, RowGradients
-from .tiers import Filling, RowsAsleep, Tiers
+from .tiers import Filling, RowsAsleep, Tiers, held
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -36,7 +36,7 @@ Bytes = NDArray[np.uint8]
 _ADDRESSES_MAX = 2**45
 """Addresses that all reservations may take, of the 2^47 of a process."""
 _PART_BYTES_MAX = 2**40
-_ARENAS_A_PART = 3
+_ARENAS_A_PART = 4
 _OFFSET_MAX = 2**48
 _ANY = -1
 """A length of an array that is not prescribed."""
@@ -457,8 +457,9 @@ class Store:
         an expired one since, which counts as a change. since_epoch: leave out rows that did not change after it.
         """
         found, at, begin, lacking = self.begin_range(bucket, since_epoch, table, first, bytes_max)
-        for each in lacking:
-            each.fill()
+        with held(lacking):
+            for each in lacking:
+                each.fill()
         return found, at, begin
 
     def begin_range(

@@ -7,7 +7,8 @@ become cold.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ U64 = NDArray[np.uint64]
 
 _BESIDE_BYTES = ENTRY_BYTES + 4 + INDEX_BYTES_MAX
 """Bytes of a hot row beside itself: entry, owner, share of the index."""
-_LOADED_AT_ONCE = 2**14
+_LOADED_AT_ONCE = _FILLED_AT_ONCE = 2**14
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +68,20 @@ class Tiers:
     def __init__(
         self, tables: Sequence[TableParts], kernels: Kernels, folder: Path, bytes_max: int, budget_bytes: int
     ) -> None:
-        """Open the logs in a folder. Raises OSError."""
+        """Have logs in a folder, which is made if it is not there. Raises OSError."""
+        folder.mkdir(parents=True, exist_ok=True)
         self.tables = tables
         self.folder = folder
-        self.logs = [RowLog(folder, table.form, bytes_max // len(tables), kernels) for table in tables]
+        self.bytes_max = bytes_max
+        self.logs: list[RowLog] = []
+        self.logs += (RowLog(folder, table.form, self._room_bytes, kernels) for table in tables)
         self.hand = Hand(tables, self.logs, kernels, budget_bytes)
         self._kernels = kernels
         self._hot_share = 1.0
+
+    def _room_bytes(self) -> int:
+        """Return by how much the files may still grow, all together."""
+        return self.bytes_max - sum(log.file_bytes for log in self.logs)
 
     def counts(self) -> TierCounts:
         """Return what the tiers hold, and have done."""
@@ -91,7 +99,8 @@ class Tiers:
         if not self.logs[number].live or not (chosen := self._cold(places)).any():
             return None
         ticket = self.logs[number].hold()
-        return Asleep(number, keys[chosen], self._records(number, places[chosen]), ticket)
+        wanted, at = np.unique(keys[chosen], return_index=True)  # a pull may name a key twice
+        return Asleep(number, wanted, self._records(number, places[chosen][at]), ticket)
 
     @staticmethod
     def _cold(places: U64) -> Bools:
@@ -233,7 +242,21 @@ class Filling:
 
     def fill(self) -> None:
         """Read them, without any lock. Raises LogDamaged."""
-        try:
-            self.out[self.at] = self.log.read(self.records, self.keys)
-        finally:
-            self.log.let_go(self.ticket)
+        order = np.argsort(self.records)
+        for begin in range(0, len(order), _FILLED_AT_ONCE):
+            some = order[begin : begin + _FILLED_AT_ONCE]
+            self.out[self.at[some]] = self.log.read(self.records[some], self.keys[some])
+
+    def let_go(self) -> None:
+        """End the hold on the log."""
+        self.log.let_go(self.ticket)
+
+
+@contextmanager
+def held(lacking: Sequence[Filling]) -> Generator[None]:
+    """End the holds of copies after a block that fills them, or cannot."""
+    try:
+        yield
+    finally:
+        for each in lacking:
+            each.let_go()

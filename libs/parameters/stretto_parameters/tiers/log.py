@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -39,20 +39,17 @@ _READ_AT_ONCE = 4096
 
 
 class RowLog:
-    """The records of a table's cold rows. bytes_max: of the file."""
+    """The records of a table's cold rows. room_bytes: returns by how much the file may still grow."""
 
-    def __init__(self, folder: Path, form: RowFormat, bytes_max: int, kernels: Kernels) -> None:
-        """Open a file in `folder`, which is made if it is not there. Raises OSError."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file, name = tempfile.mkstemp(prefix="rows-", dir=folder)
-        os.unlink(name)
-        with contextlib.suppress(OSError, AttributeError):  # rows are read one by one: what lies beside is not wanted
-            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
+    def __init__(self, folder: Path, form: RowFormat, room_bytes: Callable[[], int], kernels: Kernels) -> None:
+        """The file is opened in `folder`, which must be there, with the first record: most servers never spill."""
+        self._folder = folder
+        self._file = -1
         self.form = form
         self._kernels = kernels
         self._pages = max(_SEGMENT_PAGES_MIN, _SEGMENT_BYTES // form.page_bytes)
         self._records = self._pages * form.records_per_page
-        self.segments_max = min(bytes_max // self.segment_bytes, NUMBERS_MAX // self._records)
+        self._room_bytes = room_bytes
         self.live = 0
         """Records that are live, those among them that are allotted and not written yet."""
         self._live: list[int] = []  # of each segment
@@ -65,9 +62,16 @@ class RowLog:
         """The era in which each hold began. Threads add and remove theirs at any time, in one step of a dictionary."""
         self.reads = 0
 
+    def _open(self) -> None:
+        self._file, name = tempfile.mkstemp(prefix="rows-", dir=self._folder)
+        os.unlink(name)
+        with contextlib.suppress(OSError, AttributeError):  # rows are read one by one: what lies beside is not wanted
+            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
+
     def close(self) -> None:
         """Give the file's room back to the disk."""
-        os.close(self._file)
+        if self._file >= 0:
+            os.close(self._file)
 
     @property
     def segment_bytes(self) -> int:
@@ -80,14 +84,20 @@ class RowLog:
 
     # --- numbers ----------------------------------------------------------------------------------------------
 
-    def allot(self, count: int) -> U64:
-        """Return the numbers of the next records, live from now on: [count]. Raises LogFull with none allotted."""
+    def allot(self, count: int, *, last: bool = False) -> U64:
+        """Return the numbers of the next records, live from now on: [count]. Raises OSError with none allotted.
+
+        last: the last segment may be taken, too. It is kept for rows of sparse segments, or a full log stayed full.
+        """
+        if self._file < 0:
+            self._open()
         self._reclaim()
-        left = count - (self._records - self._used)
-        if -(-left // self._records) > len(self._free) + self.segments_max - len(self._live):
+        wanted = -(-(count - (self._records - self._used)) // self._records) + (not last)
+        new = min(self._room_bytes() // self.segment_bytes, NUMBERS_MAX // self._records - len(self._live))
+        if wanted > len(self._free) + max(0, new):
             raise LogFull(
-                f"the log of cold rows has {len(self._live)} of {self.segments_max} segments and no room for {count} "
-                "rows more: give `spill_limit` more, or the server more memory"
+                f"the log of cold rows has {self.file_bytes} bytes and no room for {count} rows more: give "
+                "`spill_limit` more, or the server more memory"
             )
         numbers = np.empty(count, np.int64)
         done = 0
@@ -152,8 +162,8 @@ class RowLog:
         return ticket
 
     def let_go(self, ticket: object) -> None:
-        """End a hold, under any lock or none."""
-        del self._held[ticket]
+        """End a hold, under any lock or none; what is no hold any more stays none."""
+        self._held.pop(ticket, None)
 
     # --- records ----------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -225,31 +226,33 @@ def _export_bucket(
     """
     blocks.settle()
     lacking: list[tuple[str, Bytes, Filling]] = []
-    with store.turn.shared():
-        begun = time.perf_counter()
-        raw = store.unlocked
-        is_whole = since is None or raw.emptied_epoch(bucket) > since
-        for table, (count, row_bytes) in enumerate(raw.table_sizes(bucket)):
-            chosen = None if is_whole or since is None else raw.changed_rows(bucket, table, since)
-            rows = count if chosen is None else len(chosen)
-            of_keys, of_rows = _names(bucket, table)
-            to = blocks.room(of_keys, 8 * rows, "<u8", (rows,))
-            blocks.entries[of_keys]["checksum"] = raw.copy_keys(bucket, table, to, chosen)
-            to = blocks.room(of_rows, rows * row_bytes, "<f4", (rows, row_bytes // 4))
-            copied = raw.copy_rows(bucket, table, to, chosen)
-            if isinstance(copied, Filling):
-                lacking.append((of_rows, to, copied))
-            else:
-                blocks.entries[of_rows]["checksum"] = copied
-            if raw.layout.rows.expire_samples:
-                blocks.add(_stamps(bucket, table), raw.copy_stamps(bucket, table, chosen))
-        if raw.layout.rows != EVERY_KEY:
-            blocks.add(_policy(bucket), raw.export_policy(bucket))
-        at = raw.records.progress(progress.known_finished)
-        held_s = time.perf_counter() - begun
-    for name, to, filling in lacking:  # no push waits for the disk
-        filling.fill()
-        blocks.entries[name]["checksum"] = of_block(to)
+    with ExitStack() as holds:
+        with store.turn.shared():
+            begun = time.perf_counter()
+            raw = store.unlocked
+            is_whole = since is None or raw.emptied_epoch(bucket) > since
+            for table, (count, row_bytes) in enumerate(raw.table_sizes(bucket)):
+                chosen = None if is_whole or since is None else raw.changed_rows(bucket, table, since)
+                rows = count if chosen is None else len(chosen)
+                of_keys, of_rows = _names(bucket, table)
+                to = blocks.room(of_keys, 8 * rows, "<u8", (rows,))
+                blocks.entries[of_keys]["checksum"] = raw.copy_keys(bucket, table, to, chosen)
+                to = blocks.room(of_rows, rows * row_bytes, "<f4", (rows, row_bytes // 4))
+                copied = raw.copy_rows(bucket, table, to, chosen)
+                if isinstance(copied, Filling):
+                    holds.callback(copied.let_go)
+                    lacking.append((of_rows, to, copied))
+                else:
+                    blocks.entries[of_rows]["checksum"] = copied
+                if raw.layout.rows.expire_samples:
+                    blocks.add(_stamps(bucket, table), raw.copy_stamps(bucket, table, chosen))
+            if raw.layout.rows != EVERY_KEY:
+                blocks.add(_policy(bucket), raw.export_policy(bucket))
+            at = raw.records.progress(progress.known_finished)
+            held_s = time.perf_counter() - begun
+        for name, to, filling in lacking:  # no push waits for the disk
+            filling.fill()
+            blocks.entries[name]["checksum"] = of_block(to)
     progress.add([bucket], at)
     return held_s, is_whole
 

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from stretto_parameters import Code, InputRefused, Own, Progress, Pulled, Push, RawBucket, RowsAsleep, Store
+from stretto_parameters.tiers import held
 
 from .codec import ServerStats, WorkerSeen
 from .layout import I64, U64, Layout
@@ -257,8 +258,9 @@ class LockedStore:
         """Copy a range of a bucket, as `Store.export_range`; its cold rows are read without the lock."""
         with self.turn.shared():
             found, at, begin, lacking = self.unlocked.begin_range(bucket, since_epoch, table, first, bytes_max)
-        for each in lacking:
-            each.fill()
+        with held(lacking):
+            for each in lacking:
+                each.fill()
         return found, at, begin
 
     def known_layout(self) -> dict[str, Any] | None:

@@ -49,8 +49,8 @@ _SLICES = 64
 class Spill:
     """Where a server keeps rows that find no room in memory.
 
-    bytes_max: of the files in `folder`. budget_bytes: what all rows, entries and indices may take, given what they take
-    now; it follows the limit of the pod.
+    bytes_max: of the files in `folder`, all together. budget_bytes: what all rows, entries and indices may take, given
+    what they take now; it follows the limit of the pod.
     """
 
     folder: Path
@@ -60,7 +60,7 @@ class Spill:
     def prepare(self, store: Store) -> str:
         """Let a store keep cold rows; return why it cannot, else ""."""
         try:
-            store.spill_to(self.folder, self.bytes_max, self.budget_bytes(store.memory_bytes()))
+            store.spill_to(self.folder, self.bytes_max, self.budget_bytes(0))
         except OSError as error:
             return f"rows cannot be kept in {self.folder}: {error.strerror or error}"
         return ""
@@ -143,7 +143,8 @@ class Eviction:
         self.fault = ""
         """Why rows cannot be evicted; "" while they can."""
         self.disk_reads_per_s = 0.0
-        """Random reads of the disk, measured once the rows take a quarter of their budget; 0 before."""
+        """Random reads of the disk, measured once the rows take a quarter of their budget; 0: not known."""
+        self._is_measured = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="eviction", daemon=True)
         self._thread.start()
@@ -164,27 +165,36 @@ class Eviction:
             except LogDamaged as error:
                 self._on_damage(str(error))
                 pause_s = _FAULT_S
-            except OSError as error:
+            except Exception as error:  # a thread that ended would leave the server without memory
                 if not self.fault:
-                    log.warning("rows cannot be evicted: %s", error)
+                    log.warning("rows cannot be evicted: %s", error, exc_info=not isinstance(error, OSError))
                 self.fault, pause_s = str(error) or type(error).__name__, _FAULT_S
 
     def _round(self) -> None:
+        """Evict and tidy as far as it is due. Raises what the last of them raised."""
         store, turn = self._store()
         tiers = store.tiers
         if tiers is None:
             return
-        tiers.hand.budget_bytes = self._spill.budget_bytes(store.memory_bytes())
-        if not self.disk_reads_per_s and store.memory_bytes() > _MEASURED_FROM * tiers.hand.budget_bytes:
-            self.disk_reads_per_s = random_reads_per_s(self._spill.folder, store.kernels)
-        if tiers.hand.is_full():
-            for _ in range(_SLICES):
+        hand = tiers.hand
+        hand.budget_bytes = self._spill.budget_bytes(hand.used_bytes)
+        if not self._is_measured and hand.used_bytes > _MEASURED_FROM * hand.budget_bytes:
+            self._is_measured = True
+            with contextlib.suppress(OSError):
+                self.disk_reads_per_s = random_reads_per_s(self._spill.folder, store.kernels)
+        fault: OSError | None = None
+        try:
+            for _ in range(_SLICES if hand.is_full() else 0):
                 self._evict(tiers, turn)
-                if tiers.hand.is_relieved() or self._ended.is_set():
+                if hand.is_relieved() or self._ended.is_set():
                     break
-            self.fault = ""
+        except OSError as error:  # a full log may have room once it is tidy
+            fault = error
         for number in range(len(tiers.logs)):
             self._tidy(tiers, turn, number)
+        if fault is not None:
+            raise fault
+        self.fault = ""
 
     def _evict(self, tiers: Tiers, turn: Turn) -> None:
         """Evict a slice of rows. Raises OSError, ServerEmptied."""
@@ -212,7 +222,7 @@ class Eviction:
             records, keys, raw = rows.read_segment(segment)
             with turn.alone():
                 live = tiers.live(number, keys, records)
-                to = rows.allot(int(live.sum()))
+                to = rows.allot(int(live.sum()), last=True)
             try:
                 rows.write(to, keys[live], rows.rows_of(keys[live], raw[live]))
             except (OSError, LogDamaged):

@@ -37,7 +37,7 @@ from stretto_messages.pods import (
     TakeBucketsReply,
 )
 from stretto_messages.values import BUCKETS, SLICES
-from stretto_parameters import Applied
+from stretto_parameters import Applied, LogDamaged
 
 from ..engine import LockedStore, ParameterServer, move
 from ..engine.layout import I64
@@ -288,6 +288,9 @@ class Agent:
                 request.checkpoint_id, request.cache_url, request.store_url, request.memory_path, request.base_id
             )
         except StrettoError as error:
+            return ExportStateReply(job=self._job, accepted=False, detail=str(error)[:2000])
+        except LogDamaged as error:
+            self._damaged(str(error))
             return ExportStateReply(job=self._job, accepted=False, detail=str(error)[:2000])
         return ExportStateReply(
             job=self._job,

@@ -51,7 +51,7 @@ class ColdRows:
         before, self._told = self._told, (store.pulls.rows, counts.rows_read)
         pulled, read = (max(0, now - last) for now, last in zip(self._told, before, strict=True))  # 0: a new life
         return {
-            "cold_rows": counts.cold_rows,
+            "cold_rows": min(counts.cold_rows, store.categories()),  # a bucket that moves away still has its rows
             "log_bytes": counts.log_bytes,
             "disk_free_bytes": shutil.disk_usage(self._folder).free,
             "rows_pulled": pulled,

@@ -110,7 +110,7 @@ def test_a_full_disk_costs_memory_and_no_row(cluster_here, spilling, training):
     assert cold_rows(full) == 0
     assert full.checksum() == roomy.checksum()
     for control in full.controls():
-        control.unlocked.tiers.logs[0].segments_max = 10
+        control.unlocked.tiers.bytes_max = 2**24
     wait_for(lambda: cold_rows(full) > 0 and not any(server.eviction.fault for server in full.processes.values()))
 
 
