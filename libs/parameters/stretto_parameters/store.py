@@ -722,13 +722,15 @@ class Store:
         """Return what is known of each worker that pushed."""
         return dict(self._workers)
 
-    def checksum(self) -> int:
-        """Return an order-free checksum of all keys, rows and slots owned here. Sums over servers are comparable."""
+    def checksum(self, *, buckets: bool = True) -> int:
+        """Return an order-free checksum of all keys, rows and slots owned here. Sums over servers are comparable.
+
+        buckets: also of the rows of tables; `checksum_of` has that of a bucket's copy.
+        """
         mine = np.flatnonzero(self._own != Own.NOT_MINE)
         total = 0
-        for bucket in mine[mine < self.layout.buckets].tolist():
-            for number, each in enumerate(self.export_bucket(bucket)):
-                total += (number + 1) * checksums.of_rows(each.keys, each.rows)
+        for bucket in mine[mine < self.layout.buckets].tolist() if buckets else ():
+            total += checksum_of(self.export_bucket(bucket))
         ids = mine[mine >= self.layout.buckets] - self.layout.buckets
         total += checksums.of_rows(ids.astype(np.uint64), self.export_slices(ids).rows)
         if 0 in ids:
@@ -808,6 +810,11 @@ class Store:
         delta = _array("state_delta", push.state_delta, np.float32, (layout.state_size,))
         header = (push.shard, push.attempt, push.start, push.stop, push.worker)
         return Push(*header, claim, keys, gradients, slices, delta, squares, of_slices)
+
+
+def checksum_of(rows: Sequence[RawBucket]) -> int:
+    """Return the order-free checksum of a bucket's rows, by table."""
+    return sum((number + 1) * checksums.of_rows(each.keys, each.rows) for number, each in enumerate(rows))
 
 
 def due_of(optimizer: Optimizer, samples: I64) -> Due:

@@ -7,6 +7,7 @@ become cold.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ U64 = NDArray[np.uint64]
 
 _BESIDE_BYTES = ENTRY_BYTES + 4 + INDEX_BYTES_MAX
 """Bytes of a hot row beside itself: entry, owner, share of the index."""
+_LEFT_SHARE = 0.05
+"""Share of a disk that no server takes with cold rows, whatever the number of servers. Taste."""
 _LOADED_AT_ONCE = _FILLED_AT_ONCE = 2**14
 
 
@@ -80,8 +83,15 @@ class Tiers:
         self._hot_share = 1.0
 
     def _room_bytes(self) -> int:
-        """Return by how much the files may still grow, all together."""
-        return self.bytes_max - sum(log.file_bytes for log in self.logs)
+        """Return by how much the files may still grow, all together: some of the disk is left to others."""
+        disk = os.statvfs(self.folder)
+        free_bytes = int((disk.f_bavail - _LEFT_SHARE * disk.f_blocks) * disk.f_frsize)
+        return min(self.bytes_max - sum(log.file_bytes for log in self.logs), free_bytes)
+
+    def close(self) -> None:
+        """Give the room of the files back to the disk."""
+        for log in self.logs:
+            log.close()
 
     def counts(self) -> TierCounts:
         """Return what the tiers hold, and have done."""

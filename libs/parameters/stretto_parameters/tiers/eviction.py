@@ -108,6 +108,10 @@ class Hand:
         """Return whether rows have to be evicted."""
         return self.used_bytes > _HIGH * self.budget_bytes
 
+    def has_hot(self) -> bool:
+        """Return whether any row is hot."""
+        return any(bool(table.hots.any()) for table in self.tables)
+
     def is_relieved(self) -> bool:
         """Return whether enough rows were evicted."""
         return self.used_bytes <= LOW * self.budget_bytes

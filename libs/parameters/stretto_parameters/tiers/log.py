@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -127,22 +127,22 @@ class RowLog:
         self._emptied.append((self._era, segment))
         self._era += 1
 
-    def sparse(self) -> int | None:
-        """Return the segment of which the least is live, if it is worth to be written anew."""
+    def sparse(self, passed: Collection[int] = ()) -> int | None:
+        """Return the segment of which the least is live, if it is worth to be written anew; none of `passed`."""
         if self.live > _WASTED * len(self._live) * self._records:  # no need to look through all of them
             return None
-        sealed = [(live, at) for at, live in enumerate(self._live) if live and at != self._tail]
-        live, segment = min(sealed, default=(self._records, -1))
-        return segment if live < _SPARSE * self._records else None
+        live = np.array(self._live)
+        live[live == 0] = self._records
+        live[[*passed, *([self._tail] if self._tail >= 0 else [])]] = self._records
+        segment = int(live.argmin()) if len(live) else 0
+        return segment if len(live) and live[segment] < _SPARSE * self._records else None
 
     def _begin_segment(self) -> None:
-        before, self._used = self._tail, 0
-        if self._free:
-            self._tail = self._free.pop()
-        else:
-            self._tail = len(self._live)
+        if not self._free:
+            os.ftruncate(self._file, self.file_bytes + self.segment_bytes)
+            self._free.append(len(self._live))
             self._live.append(0)
-            os.ftruncate(self._file, self.file_bytes)
+        before, self._tail, self._used = self._tail, self._free.pop(), 0
         if before >= 0 and not self._live[before]:  # emptied while it was the tail
             self._empty(before)
 

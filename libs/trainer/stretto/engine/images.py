@@ -29,7 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.values import BUCKETS, SLICES
-from stretto_parameters import EVERY_KEY, InputRefused, LogFull, Own, Progress, RawBucket, RawSlices, StoreFull
+from stretto_parameters import EVERY_KEY, InputRefused, Own, Progress, RawBucket, RawSlices, StoreFull
 from stretto_parameters.checksums import of_block
 from stretto_parameters.parts import INDEX_BYTES_MAX
 from stretto_parameters.policy.expiry import Expiry
@@ -364,7 +364,7 @@ def load_image(store: LockedStore, images: Sequence[PsImage], columns: Iterable[
         store.unlocked.tiers.expect(_loaded_rows(images, wanted))
     try:
         _load_columns(store, images, holder, wanted)
-    except (InputRefused, StoreFull, LogFull) as error:
+    except (InputRefused, StoreFull) as error:
         raise CheckpointError(f"the checkpoint does not fit into ps-{store.server}: {error}") from error
     finally:
         if store.unlocked.tiers is not None:
@@ -460,8 +460,11 @@ def _changed(image: PsImage, bucket: int, tables: int) -> list[RawBucket]:
 def _load_rows(
     store: LockedStore, bucket: int, table: int, keys: U64, stamps: Bytes | None, rows: Bytes
 ) -> tuple[int, None]:
-    with store.turn.alone():
-        return store.unlocked.load_bucket(bucket, table, keys, rows, stamps), None
+    try:
+        with store.turn.alone():
+            return store.unlocked.load_bucket(bucket, table, keys, rows, stamps), None
+    except OSError as error:  # of this disk: another copy of the image would do no better
+        raise StoreFull(str(error)) from error
 
 
 def holders(images: Sequence[PsImage]) -> list[PsImage]:

@@ -15,6 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from stretto_parameters import Code, InputRefused, Own, Progress, Pulled, Push, RawBucket, RowsAsleep, Store
+from stretto_parameters.store import checksum_of
 from stretto_parameters.tiers import held
 
 from .codec import ServerStats, WorkerSeen
@@ -128,10 +129,12 @@ class LockedStore:
 
     def pull(self, keys: Sequence[U64], slices: I64) -> Pulled:
         """Return the weights of keys, by table, and of slices. Raises LogDamaged."""
-        pulled = awake(self.turn, self._now, self.turn.shared, lambda store: store.pull(keys, slices))
+        return awake(self.turn, self._now, self.turn.shared, lambda store: store.pull(keys, slices))
+
+    def count_pull(self, keys: Sequence[U64]) -> None:
+        """Count a pull of training, by table."""
         if self.pulls is not None:
             self.pulls.add(keys)
-        return pulled
 
     def push(self, push: Push) -> tuple[Code, int, int, I64]:
         """Apply one batch exactly once; return (code, columns applied, microseconds with the queue, own).
@@ -212,7 +215,21 @@ class LockedStore:
     row_bytes = _under(_no_lock, Store.row_bytes)
     row_account = _under(_no_lock, Store.row_account)
     applied = _under(Turn.shared, Store.applied)
-    checksum = _under(Turn.shared, Store.checksum)
+
+    def checksum(self) -> int:
+        """Return the order-free checksum of all that is owned here: at one instant, if no row is cold.
+
+        Raises LogDamaged.
+        """
+        if not self.cold_rows():
+            with self.turn.shared():
+                return self.unlocked.checksum()
+        with self.turn.shared():
+            total = self.unlocked.checksum(buckets=False)
+        for bucket in (c for c in self.columns() if c < self.layout.buckets):  # no push waits for all these reads
+            rows, *_ = self.export_range(bucket)
+            total += checksum_of(rows)
+        return total % 2**64
 
     def image_bytes(self, since_epoch: int = 0) -> int:
         """Return the bytes of an image taken now: with all rows, or with the rows that changed after an epoch."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from stretto_messages.values import BUCKETS
-from stretto_parameters import EVERY_KEY, InputRefused, LogFull, Own, StoreFull
+from stretto_parameters import EVERY_KEY, InputRefused, Own, StoreFull
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.policy.expiry import WRAPPED
 
@@ -212,7 +212,7 @@ def _move_group(
         before, epoch = epoch, source.next_epoch()
         try:
             copied_bytes = _copy_buckets(here, source, columns, before, pace=_PACE)
-        except (InputRefused, StoreFull, LogFull) as error:  # nothing is frozen yet
+        except (InputRefused, StoreFull, OSError) as error:  # nothing is frozen yet
             raise _unfit(source, columns, error) from error
         moved_bytes += copied_bytes
         if copied_bytes <= _AHEAD_BYTES:
@@ -230,7 +230,7 @@ def _move_group(
                 f"(states {states.tolist()[:8]}); the copy is dropped: plan the move anew"
             )
         here.set_own(columns, Own.MINE, Own.NOT_MINE)
-    except (StrettoError, InputRefused, StoreFull, LogFull) as error:
+    except (StrettoError, InputRefused, StoreFull, OSError) as error:
         # the copy has no owner and does no harm; the source continues
         source.set_own(columns, Own.MINE, Own.FROZEN)
         if isinstance(error, StrettoError):

@@ -113,6 +113,8 @@ class ParameterServer:
         if self.eviction is not None:
             self.eviction.close()
         self._listener.close()
+        if self.store.unlocked.tiers is not None:
+            self.store.unlocked.tiers.close()
 
     def _tiered(self) -> tuple[Store, Turn]:
         return self.store.unlocked, self.store.turn
@@ -164,7 +166,10 @@ class ParameterServer:
 
     def _pull(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
         keys, slices, transfers, is_training = protocol.read_pull(self.layout, message.parts)
-        pulled, cold_rows = store.pull(keys, slices), store.cold_rows() if is_training else 0
+        pulled, cold_rows = store.pull(keys, slices), 0
+        if is_training:
+            store.count_pull(keys)
+            cold_rows = store.cold_rows()
         return Kind.ANSWER, protocol.pull_answer(pulled, keys, slices, transfers, cold_rows)
 
     def _hint(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:

@@ -145,6 +145,8 @@ class Eviction:
         self.disk_reads_per_s = 0.0
         """Random reads of the disk, measured once the rows take a quarter of their budget; 0: not known."""
         self._is_measured = False
+        self._passed: dict[int, set[int]] = {}
+        """Segments of each table in which no live row was found."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="eviction", daemon=True)
         self._thread.start()
@@ -185,6 +187,8 @@ class Eviction:
         fault: OSError | None = None
         try:
             for _ in range(_SLICES if hand.is_full() else 0):
+                if not hand.has_hot():
+                    raise OSError("the entries of rows alone take more than the memory that is left: give it more")
                 self._evict(tiers, turn)
                 if hand.is_relieved() or self._ended.is_set():
                     break
@@ -205,17 +209,25 @@ class Eviction:
         try:
             tiers.hand.write(victims)
         except OSError:
-            with self._store()[1].alone():
-                tiers.hand.spare(victims)
+            self._settle(lambda: tiers.hand.spare(victims))
             raise
-        with self._store()[1].alone():  # of the next life, if this one has ended: its rows are then spared
-            tiers.hand.release(victims)
+        self._settle(lambda: tiers.hand.release(victims))
+
+    def _settle(self, act: Callable[[], object]) -> None:
+        """Act with the lock alone, in whatever life of the server: what was chosen in one is spared in the next."""
+        while True:
+            try:
+                with self._store()[1].alone():
+                    act()
+                    return
+            except ServerEmptied:
+                continue
 
     def _tidy(self, tiers: Tiers, turn: Turn, number: int) -> None:
         """Write the live rows of a sparse segment anew. Raises OSError, LogDamaged, ServerEmptied."""
         rows = tiers.logs[number]
         with turn.shared():
-            if (segment := rows.sparse()) is None:
+            if (segment := rows.sparse(self._passed.setdefault(number, set()))) is None:
                 return
             ticket = rows.hold()
         try:
@@ -226,11 +238,11 @@ class Eviction:
             try:
                 rows.write(to, keys[live], rows.rows_of(keys[live], raw[live]))
             except (OSError, LogDamaged):
-                with self._store()[1].alone():
-                    rows.drop(to)
+                self._settle(lambda: rows.drop(to))
                 raise
-            with self._store()[1].alone():
-                tiers.move(number, keys[live], records[live], to)
+            self._settle(lambda: tiers.move(number, keys[live], records[live], to))
+            if not live.any():  # what is live in it has a damaged key: whoever needs that row will find out
+                self._passed[number].add(segment)
         finally:
             rows.let_go(ticket)
 

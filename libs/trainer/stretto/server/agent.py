@@ -43,7 +43,7 @@ from ..engine import LockedStore, ParameterServer, move
 from ..engine.layout import I64
 from ..errors import ImageDamaged, LayoutError, NoRoom, PodError, StrettoError
 from ..pod.process import EXIT_OK, Pod, resident_bytes, run_pod
-from .cold_rows import ColdRows
+from .cold_rows import Checksum, ColdRows
 from .flash_checkpoint import Exports
 
 log = logging.getLogger("stretto.server")
@@ -62,6 +62,7 @@ class Agent:
         self._job = pod.settings.job
         self._cpu_cores, self._memory_bytes = pod.settings.cpu_cores, pod.settings.memory_bytes
         self._last_stats = (0, 0.0)
+        self._checksum = Checksum(self._damaged)
         self._cold_rows = ColdRows(pod.settings, lambda: self._memory_bytes)
         self._report_next_s = 0.0
         self._damage = ""
@@ -240,7 +241,7 @@ class Agent:
             rejected_pushes=stats.rejected,
             owns_dense=bool((own[BUCKETS:] != 0).any()),
             rows=self._store.categories(),
-            checksum=f"{self._store.checksum():016x}" if request.checksum else "",
+            checksum=self._checksum.of(self._store) if request.checksum else "",
             applied=applied,
             steady=steady,
         )

@@ -4,17 +4,56 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from ..engine import ParameterServer, Spill
+from stretto_parameters import LogDamaged
+
+from ..engine import LockedStore, ParameterServer, Spill
+from ..errors import CheckpointError
 from ..pod.process import PodSettings, resident_bytes
 
 _MEMORY_SHARE = 0.98
 """Share of the pod's limit; eviction begins at nine tenths of what that leaves for rows."""
+_CHECKSUM_S = 20.0
+"""Seconds that a request waits for a checksum: less than the time within which it has to be answered."""
 _DISK_SHARE = 0.8
 """Share of the free disk that a server may take, as it is when the server starts. Taste."""
+
+
+class Checksum:
+    """The checksum of a server's rows, which takes long where many are cold: requests that come meanwhile share it."""
+
+    def __init__(self, on_damage: Callable[[str], None]) -> None:
+        self._on_damage = on_damage
+        self._lock = threading.Lock()
+        self._summing: tuple[Future[int], LockedStore, int] | None = None
+
+    def of(self, store: LockedStore) -> str:
+        """Return the checksum. Raises CheckpointError if it takes longer than a request may: ask again."""
+        with self._lock:
+            updates = store.stats().updates
+            if self._summing is None or self._summing[1:] != (store, updates):
+                summing: Future[int] = Future()
+                threading.Thread(target=self._sum, args=(summing, store), name="checksum", daemon=True).start()
+                self._summing = summing, store, updates
+            summing = self._summing[0]
+        try:
+            return f"{summing.result(_CHECKSUM_S):016x}"
+        except TimeoutError:
+            raise CheckpointError("the checksum of all rows, cold ones among them, is being taken: ask again") from None
+
+    def _sum(self, summing: Future[int], store: LockedStore) -> None:
+        try:
+            summing.set_result(store.checksum())
+        except LogDamaged as error:
+            self._on_damage(str(error))
+            summing.set_exception(error)
+        except Exception as error:  # whoever asked is told
+            summing.set_exception(error)
 
 
 class ColdRows:

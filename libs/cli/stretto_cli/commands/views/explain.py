@@ -245,7 +245,8 @@ def _measured(m: Json) -> RenderableType:
     settled = "" if m["settled"] else " (not settled)"
     elsewhere = m.get("prepared_elsewhere", 0.0)
     fed = f"; data workers prepared {elsewhere:.0%} of the batches" if elsewhere else ""
-    rows = f"; {told}" if (told := rows_told(m["rows"])) else ""
+    policy = rows_told(m["rows"]) if "rows" in m else ""
+    rows = f"; {policy}" if policy else ""
     return _line(
         "measured",
         f"plan v{m['plan_version']}: {figures.rate(m['throughput'])}, step {figures.seconds(step_s)}: {told}, "
