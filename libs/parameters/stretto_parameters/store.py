@@ -392,6 +392,10 @@ class Store:
 
     # --- tiers --------------------------------------------------------------------------------------------
 
+    def cold_rows(self) -> int:
+        """Return the number of rows on the disk, owned or not."""
+        return 0 if self.tiers is None else sum(log.live for log in self.tiers.logs)
+
     def look_for(self, keys: Sequence[U64]) -> None:
         """Raise RowsAsleep if rows of keys, by table, are cold: a batch that comes will need them."""
         wanted = self._keys(keys)

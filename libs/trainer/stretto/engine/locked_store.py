@@ -14,13 +14,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
-from stretto_parameters import Code, InputRefused, Own, Progress, Pulled, Push, RawBucket, RowsAsleep, Store
+from stretto_parameters import Code, InputRefused, Own, Progress, Pulled, Push, RawBucket, Store
 from stretto_parameters.store import checksum_of
 from stretto_parameters.tiers import held
 
 from .codec import ServerStats, WorkerSeen
 from .layout import I64, U64, Layout
-from .spilling import Pulls, Spill, awake, wake
+from .spilling import Pulls, Spill, awake, look_ahead
 from .turns import SharedLock, Turn
 
 Clock = Callable[[], float]
@@ -131,10 +131,11 @@ class LockedStore:
         """Return the weights of keys, by table, and of slices. Raises LogDamaged."""
         return awake(self.turn, self._now, self.turn.shared, lambda store: store.pull(keys, slices))
 
-    def count_pull(self, keys: Sequence[U64]) -> None:
-        """Count a pull of training, by table."""
+    def count_pull(self, keys: Sequence[U64]) -> int:
+        """Count a pull of training, by table; return the number of rows on the disk."""
         if self.pulls is not None:
             self.pulls.add(keys)
+        return self.cold_rows()
 
     def push(self, push: Push) -> tuple[Code, int, int, I64]:
         """Apply one batch exactly once; return (code, columns applied, microseconds with the queue, own).
@@ -154,16 +155,11 @@ class LockedStore:
 
     def hint(self, keys: Sequence[U64]) -> None:
         """Wake the rows of a batch that comes, by table; no number changes by that. Raises LogDamaged."""
-        try:
-            with self.turn.shared():
-                self.unlocked.look_for(keys)
-        except RowsAsleep as asleep:
-            wake(self.turn, self._now, asleep)
+        look_ahead(self.turn, self._now, keys)
 
     def cold_rows(self) -> int:
         """Return the number of rows on the disk."""
-        tiers = self.unlocked.tiers
-        return tiers.counts().cold_rows if tiers is not None else 0
+        return self.unlocked.cold_rows()
 
     def _now(self) -> Store:
         return self.unlocked
@@ -217,10 +213,7 @@ class LockedStore:
     applied = _under(Turn.shared, Store.applied)
 
     def checksum(self) -> int:
-        """Return the order-free checksum of all that is owned here: at one instant, if no row is cold.
-
-        Raises LogDamaged.
-        """
+        """Return the checksum of all that is owned here, at one instant if no row is cold. Raises LogDamaged."""
         if not self.cold_rows():
             with self.turn.shared():
                 return self.unlocked.checksum()

@@ -166,10 +166,7 @@ class ParameterServer:
 
     def _pull(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
         keys, slices, transfers, is_training = protocol.read_pull(self.layout, message.parts)
-        pulled, cold_rows = store.pull(keys, slices), 0
-        if is_training:
-            store.count_pull(keys)
-            cold_rows = store.cold_rows()
+        pulled, cold_rows = store.pull(keys, slices), store.count_pull(keys) if is_training else 0
         return Kind.ANSWER, protocol.pull_answer(pulled, keys, slices, transfers, cold_rows)
 
     def _hint(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:

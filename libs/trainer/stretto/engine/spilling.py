@@ -76,7 +76,7 @@ def awake(turn: Turn, store: Callable[[], Store], hold: Hold, call: Callable[[St
             with hold():
                 return call(store())
         except RowsAsleep as asleep:
-            wake(turn, store, asleep)
+            _wake(turn, store, asleep)
     with turn.alone():  # each time others have evicted what was woken: now nobody else comes between
         while True:
             try:
@@ -90,8 +90,16 @@ def awake(turn: Turn, store: Callable[[], Store], hold: Hold, call: Callable[[St
                     tiers.let_go(asleep.rows)
 
 
-def wake(turn: Turn, store: Callable[[], Store], asleep: RowsAsleep) -> None:
-    """Read cold rows without the lock, and make them hot under it. Raises LogDamaged."""
+def look_ahead(turn: Turn, store: Callable[[], Store], keys: Sequence[U64]) -> None:
+    """Wake the rows of a batch that comes, by table. Raises LogDamaged."""
+    try:
+        with turn.shared():
+            store().look_for(keys)
+    except RowsAsleep as asleep:
+        _wake(turn, store, asleep)
+
+
+def _wake(turn: Turn, store: Callable[[], Store], asleep: RowsAsleep) -> None:
     tiers = _tiers_of(store())
     try:
         rows = [tiers.read(each) for each in asleep.rows]

@@ -78,8 +78,7 @@ class Agent:
             spill=self._cold_rows.spill(),
             on_damage=self._damaged,
         )
-        self._emptied_version = 0
-        self._emptying = threading.Lock()
+        self._emptied_version, self._emptying = 0, threading.Lock()
         self._exports = Exports(self._job, settings.pod, self._store, settings.pod_folder)
         self._move = Move(self._server)
         self._imports = Imports(self._job, self._server, self._exports, lambda: self._memory_bytes)
@@ -231,8 +230,7 @@ class Agent:
         return own, before, ids, records, steady
 
     def _books(self, request: GetBooks) -> GetBooksReply:
-        stats = self._store.stats()
-        own = self._store.own()
+        stats, own = self._store.stats(), self._store.own()
         applied, steady = self._columns_applied(set(request.shards))
         return GetBooksReply(
             job=self._job,
