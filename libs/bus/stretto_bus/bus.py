@@ -190,7 +190,7 @@ class Bus:
 
     @property
     def connected(self) -> bool:
-        return self.connection.is_connected
+        return self.connection.is_connected and not self.connection.interrupted
 
     @property
     def server(self) -> str:

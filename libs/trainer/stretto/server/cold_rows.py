@@ -30,21 +30,24 @@ class Checksum:
     def __init__(self, on_damage: Callable[[str], None]) -> None:
         self._on_damage = on_damage
         self._lock = threading.Lock()
-        self._summing: tuple[Future[int], LockedStore, int] | None = None
+        self._summing: tuple[Future[int], tuple[LockedStore, int, bytes]] | None = None
+        """What is being taken, and of what: a life of the server, its updates and its columns."""
 
     def of(self, store: LockedStore) -> str:
         """Return the checksum. Raises CheckpointError if it takes longer than a request may: ask again."""
         with self._lock:
-            updates = store.stats().updates
-            if self._summing is None or self._summing[1:] != (store, updates):
-                summing: Future[int] = Future()
-                threading.Thread(target=self._sum, args=(summing, store), name="checksum", daemon=True).start()
-                self._summing = summing, store, updates
+            of = store, store.stats().updates, store.own().tobytes()
+            if self._summing is None or self._summing[1] != of:
+                self._summing = Future(), of
+                threading.Thread(target=self._sum, args=(self._summing[0], store), name="checksum", daemon=True).start()
             summing = self._summing[0]
         try:
-            return f"{summing.result(_CHECKSUM_S):016x}"
+            found = summing.result(_CHECKSUM_S)
         except TimeoutError:
             raise CheckpointError("the checksum of all rows, cold ones among them, is being taken: ask again") from None
+        with self._lock:
+            self._summing = None  # told: rows may come without an update, as by a move
+        return f"{found:016x}"
 
     def _sum(self, summing: Future[int], store: LockedStore) -> None:
         try:
