@@ -31,7 +31,7 @@ class Checksum:
         self._on_damage = on_damage
         self._lock = threading.Lock()
         self._summing: tuple[Future[int], tuple[LockedStore, int, bytes]] | None = None
-        """What is being taken, and of what: a life of the server, its updates and its columns."""
+        """The checksum that is being taken, and of what: a life of the server, its updates and columns."""
 
     def of(self, store: LockedStore) -> str:
         """Return the checksum. Raises CheckpointError if it takes longer than a request may: ask again."""
