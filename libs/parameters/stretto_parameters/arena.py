@@ -42,6 +42,8 @@ class Arena:
     def __init__(self, parts: int, part_bytes_max: int) -> None:
         self.part_bytes_max = _rounded(part_bytes_max, _HUGE_BYTES if part_bytes_max >= _HUGE_BYTES else PAGE_BYTES)
         self._touched = [0] * parts
+        self.used_bytes = 0
+        """Bytes of memory that all parts take."""
         self._whole: Bytes | None = None
         self._parts: list[Bytes] = []
         try:
@@ -59,11 +61,6 @@ class Arena:
     def is_reserved(self) -> bool:
         """True where addresses stay as parts grow."""
         return self._whole is not None
-
-    @property
-    def used_bytes(self) -> int:
-        """Bytes of memory that all parts take."""
-        return sum(self._touched)
 
     def size_bytes(self, part: int) -> int:
         """Return the bytes of a part that may be used."""
@@ -87,7 +84,7 @@ class Arena:
             self._touch(begin + touched, begin + wanted)
         else:
             self._move(part, wanted)
-        self._touched[part] = wanted
+        self._note(part, wanted)
         return self._whole is None
 
     def _touch(self, begin: int, end: int) -> None:
@@ -119,17 +116,23 @@ class Arena:
             self._parts[part] = self._parts[part][:kept].copy()
         else:
             self._mapping.madvise(mmap.MADV_DONTNEED, self._begin(part) + kept, touched - kept)
-        self._touched[part] = kept
+        self._note(part, kept)
 
     def give_back(self, part: int) -> None:
         """Give back the memory of a part; what it gets anew reads as zero."""
-        touched, self._touched[part] = self._touched[part], 0
+        touched = self._touched[part]
+        self._note(part, 0)
         if self._whole is None:
             self._parts[part] = np.zeros(0, np.uint8)
         elif touched:
             self._mapping.madvise(mmap.MADV_DONTNEED, self._begin(part), touched)
             with contextlib.suppress(OSError):  # else the next byte there would take 2 MiB
                 self._mapping.madvise(mmap.MADV_NOHUGEPAGE, self._begin(part), touched)
+
+    def _note(self, part: int, size_bytes: int) -> None:
+        """Note the bytes that a part has now."""
+        self.used_bytes += size_bytes - self._touched[part]
+        self._touched[part] = size_bytes
 
     def bytes_of(self, part: int) -> Bytes:
         """Return the usable bytes of a part: live memory, valid until the part grows or is given back."""

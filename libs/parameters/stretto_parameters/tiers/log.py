@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +54,7 @@ class RowLog:
         """Records that are live, those among them that are allotted and not written yet."""
         self._live: list[int] = []  # of each segment
         self._free: list[int] = []
+        self._left_alone: set[int] = set()
         self._tail, self._used = -1, self._records
         """The segment that is written, and how many of its records are allotted; none at first."""
         self._emptied: list[tuple[int, int]] = []  # (era in which it was emptied, segment)
@@ -127,15 +128,25 @@ class RowLog:
         self._emptied.append((self._era, segment))
         self._era += 1
 
-    def sparse(self, passed: Collection[int] = ()) -> int | None:
-        """Return the segment of which the least is live, if it is worth to be written anew; none of `passed`."""
-        if self.live > _WASTED * len(self._live) * self._records:  # no need to look through all of them
+    @property
+    def is_wasteful(self) -> bool:
+        """True if the file is larger than its live records are worth: only then some segment may be sparse."""
+        return self.live < _WASTED * len(self._live) * self._records
+
+    def sparse(self) -> int | None:
+        """Return the segment with the fewest live records, if it is worth to be written anew."""
+        if not self.is_wasteful:
             return None
         live = np.array(self._live)
         live[live == 0] = self._records
-        live[[*passed, *([self._tail] if self._tail >= 0 else [])]] = self._records
-        segment = int(live.argmin()) if len(live) else 0
-        return segment if len(live) and live[segment] < _SPARSE * self._records else None
+        live[[self._tail, *self._left_alone]] = self._records
+        segment = int(live.argmin())
+        return segment if live[segment] < _SPARSE * self._records else None
+
+    def leave_alone(self, segment: int) -> None:
+        """Pass a segment over from now on, if it still has live records: nobody finds the keys of these."""
+        if self._live[segment]:
+            self._left_alone.add(segment)
 
     def _begin_segment(self) -> None:
         if not self._free:
@@ -143,11 +154,12 @@ class RowLog:
             self._free.append(len(self._live))
             self._live.append(0)
         before, self._tail, self._used = self._tail, self._free.pop(), 0
+        self._left_alone.discard(self._tail)
         if before >= 0 and not self._live[before]:  # emptied while it was the tail
             self._empty(before)
 
     def _reclaim(self) -> None:
-        """Free the emptied segments that nobody may read any more."""
+        """Free the emptied segments that no hold keeps."""
         oldest = min(list(self._held.values()), default=self._era)
         self._free += [segment for era, segment in self._emptied if era < oldest]
         self._emptied = [(era, segment) for era, segment in self._emptied if era >= oldest]
@@ -162,7 +174,7 @@ class RowLog:
         return ticket
 
     def let_go(self, ticket: object) -> None:
-        """End a hold, under any lock or none; what is no hold any more stays none."""
+        """End a hold, under any lock or none. An ended hold may be ended again."""
         self._held.pop(ticket, None)
 
     # --- records ----------------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from typing import TypeVar
 import numpy as np
 from stretto_parameters import LogDamaged, RowsAsleep, Store, Tiers
 from stretto_parameters.kernels import Kernels
+from stretto_parameters.layout import PAGE_BYTES
 from stretto_parameters.tiers.reuse import ReuseDistances
 
 from ..errors import ServerEmptied
@@ -39,7 +40,6 @@ _LOOK_S = 0.05
 _FAULT_S = 1.0
 """Pause after the disk has refused rows."""
 _MEASURED_FROM = 0.25
-_PAGE_BYTES = 4096
 _PROBE_PAGES, _PROBE_READS = 2**13, 1024
 _SLICES = 64
 """Slices after which an eviction looks at its budget again."""
@@ -133,7 +133,7 @@ class Pulls:
                 self._reuse.add(each ^ np.uint64(number << 40) if number else each)
 
     def miss_ratios(self, rows: int) -> tuple[float, ...]:
-        """Return the share of pulled rows that would be read if k/16 of so many rows were in memory, for each k."""
+        """Return the share of pulled rows that would be read if k/16 of all `rows` were in memory, for each k."""
         with self._counting:
             return self._reuse.miss_ratios(rows)
 
@@ -153,8 +153,6 @@ class Eviction:
         self.disk_reads_per_s = 0.0
         """Random reads of the disk, measured once the rows take a quarter of their budget; 0: not known."""
         self._is_measured = False
-        self._passed: dict[int, set[int]] = {}
-        """Segments of each table in which no live row was found."""
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="eviction", daemon=True)
         self._thread.start()
@@ -202,8 +200,9 @@ class Eviction:
                     break
         except OSError as error:  # a full log may have room once it is tidy
             fault = error
-        for number in range(len(tiers.logs)):
-            self._tidy(tiers, turn, number)
+        for number, rows in enumerate(tiers.logs):
+            if rows.is_wasteful:
+                self._tidy(tiers, turn, number)
         if fault is not None:
             raise fault
         self.fault = ""
@@ -235,13 +234,16 @@ class Eviction:
         """Write the live rows of a sparse segment anew. Raises OSError, LogDamaged, ServerEmptied."""
         rows = tiers.logs[number]
         with turn.shared():
-            if (segment := rows.sparse(self._passed.setdefault(number, set()))) is None:
+            if (segment := rows.sparse()) is None:
                 return
             ticket = rows.hold()
         try:
             records, keys, raw = rows.read_segment(segment)
             with turn.alone():
                 live = tiers.live(number, keys, records)
+                if not live.any():
+                    rows.leave_alone(segment)
+                    return
                 to = rows.allot(int(live.sum()), last=True)
             try:
                 rows.write(to, keys[live], rows.rows_of(keys[live], raw[live]))
@@ -249,8 +251,6 @@ class Eviction:
                 self._settle(lambda: rows.drop(to))
                 raise
             self._settle(lambda: tiers.move(number, keys[live], records[live], to))
-            if not live.any():  # what is live in it has a damaged key: whoever needs that row will find out
-                self._passed[number].add(segment)
         finally:
             rows.let_go(ticket)
 
@@ -263,12 +263,12 @@ def random_reads_per_s(folder: Path, kernels: Kernels) -> float:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as file:
         for _ in range(_PROBE_PAGES // 256):
-            file.write(os.urandom(256 * _PAGE_BYTES))
+            file.write(os.urandom(256 * PAGE_BYTES))
         file.flush()
         os.fdatasync(file.fileno())
         with contextlib.suppress(AttributeError):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         chosen = np.sort(np.random.default_rng(0).choice(_PROBE_PAGES, _PROBE_READS, replace=False))
         begun = time.perf_counter()
-        kernels.fetch(file.fileno(), chosen * _PAGE_BYTES, _PAGE_BYTES, np.empty(_PROBE_READS * _PAGE_BYTES, np.uint8))
+        kernels.fetch(file.fileno(), chosen * PAGE_BYTES, PAGE_BYTES, np.empty(_PROBE_READS * PAGE_BYTES, np.uint8))
         return _PROBE_READS / (time.perf_counter() - begun)

@@ -42,12 +42,13 @@ class Checksum:
                 threading.Thread(target=self._sum, args=(self._summing[0], store), name="checksum", daemon=True).start()
             summing = self._summing[0]
         try:
-            found = summing.result(_CHECKSUM_S)
+            return f"{summing.result(_CHECKSUM_S):016x}"
         except TimeoutError:
             raise CheckpointError("the checksum of all rows, cold ones among them, is being taken: ask again") from None
-        with self._lock:
-            self._summing = None  # told: rows may come without an update, as by a move
-        return f"{found:016x}"
+        finally:
+            with self._lock:
+                if summing.done() and self._summing is not None and self._summing[0] is summing:
+                    self._summing = None  # told once: rows may come without an update, as by a move
 
     def _sum(self, summing: Future[int], store: LockedStore) -> None:
         try:
@@ -91,7 +92,8 @@ class ColdRows:
             return {"spill_fault": store.spill_fault}
         counts = store.unlocked.tiers.counts()
         before, self._told = self._told, (store.pulls.rows, counts.rows_read)
-        pulled, read = (max(0, now - last) for now, last in zip(self._told, before, strict=True))  # 0: a new life
+        # the server counts anew in each of its lives
+        pulled, read = (max(0, now - last) for now, last in zip(self._told, before, strict=True))
         return {
             "cold_rows": min(counts.cold_rows, store.categories()),  # a bucket that moves away still has its rows
             "log_bytes": counts.log_bytes,
