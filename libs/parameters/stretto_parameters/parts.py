@@ -32,7 +32,7 @@ assert ENTRY.itemsize == ENTRY_BYTES
 COLD = np.uint32(1 << 31)
 """The bit of a mark that tells a cold row."""
 HEAT_SHIFT = 29
-"""Bits of a mark below its heat: those of a slot or of a record."""
+"""Bits of a mark below its heat: the number of a slot or of a record."""
 HEAT_MAX = 3
 NUMBER = np.uint32(2**HEAT_SHIFT - 1)
 NUMBERS_MAX = 2**HEAT_SHIFT - 1
@@ -144,7 +144,7 @@ class TableParts:
         return (self.entries(part)["mark"][rows] & NUMBER).astype(np.int64) if self.is_tiered(part) else rows
 
     def tier(self, part: int) -> None:
-        """Let rows of a part lie in slots. All are hot yet, and those of the last epoch are warm. Raises StoreFull."""
+        """Let rows of a part lie in slots: all are hot, and rows of the last epoch are warm. Raises StoreFull."""
         if self.is_tiered(part):
             return
         size = self.size(part)

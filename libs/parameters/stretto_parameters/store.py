@@ -371,7 +371,7 @@ class Store:
         return _Located(keys, RowGradients(gradients, squares), places, absent, unseen)
 
     def _make_room(self, table: TableParts, keys: U64, places: U64) -> None:
-        """Make room for those of located keys that have no row. The other ones stay hot. Raises StoreFull."""
+        """Make room for located keys that have no row. Rows of the other keys stay hot. Raises StoreFull."""
         absent = keys[places == ABSENT]
         more = np.bincount((absent >> np.uint64(self.layout.shift)).astype(np.int64), minlength=self.layout.buckets)
         if self.tiers is not None:

@@ -15,7 +15,7 @@ from stretto_parameters.tiers.reuse import KEYS_MAX, POINTS, ReuseDistances
 
 
 def reads(batches: Iterable[U64], rows: int) -> float:
-    """Return the share of pulls that LRU with so many rows in memory reads. A new row is in memory."""
+    """Return the share of pulls that LRU with `rows` rows in memory reads. A new row is in memory."""
     memory, known = OrderedDict[int, None](), set[int]()
     read = pulled = 0
     for batch in batches:

@@ -390,9 +390,26 @@ def test_rows_that_change_often_outlast_those_that_came_once(tmp_path: Path) -> 
 
 
 def evict(tiers: Tiers, count: int) -> None:
-    """Make so many rows cold, or a few more."""
+    """Make `count` rows cold, or a few more."""
     enough = tiers.hand.rows_evicted + count
     while tiers.hand.rows_evicted < enough:
         if victims := tiers.hand.choose():
             tiers.hand.write(victims)
             tiers.hand.release(victims)
+
+
+def test_a_segment_whose_rows_nobody_finds_is_left_alone_until_it_begins_anew(tmp_path: Path) -> None:
+    """Damaged keys are why. A segment that was emptied meanwhile is not left alone."""
+    with patch.multiple(log, _SEGMENT_BYTES=4096, _SEGMENT_PAGES_MIN=1):
+        rows = log.RowLog(tmp_path, RowFormat.of_table(SMALL.tables[1]), lambda: 2**20, Reference())
+    numbers = rows.allot(4)  # a record a segment
+    rows.drop(numbers[:1])
+    rows.leave_alone(0)
+    assert not rows._left_alone
+    rows.leave_alone(1)
+    assert rows._left_alone == {1}
+    rows.drop(numbers[1:2])
+    assert rows.sparse() is None
+    rows.allot(4)
+    assert not rows._left_alone
+    rows.close()

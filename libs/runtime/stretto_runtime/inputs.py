@@ -231,5 +231,5 @@ def observation_entry(key: str, message: Message, data: bytes, trace: str) -> di
 
 
 def tick_entry(machines: int) -> dict[str, Any]:
-    """A tick of so many machines as an entry of a journal frame."""
+    """A tick as an entry of a journal frame. machines: number of those that get it."""
     return {"kind": "tick", "key": "", "d": str(machines)}

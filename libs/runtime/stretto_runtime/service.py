@@ -118,7 +118,7 @@ class Service(Generic[SettingsT, StateT, MachineT]):
         return fact
 
     def tick_event(self, machines: int) -> object:
-        """The event of a tick that so many machines of the partition get; 0: not told."""
+        """The event of a tick, with the number of machines of the partition that get it; 0: not told."""
         return Tick(machines)
 
     def deciding(self) -> Json:

@@ -50,7 +50,7 @@ ROW_BYTES_BAR = 170.0
 
 
 def run() -> list[Row]:
-    """Return the rows of each size, and those of the policy of rows."""
+    """Return the figures of each size, and of the policy of rows."""
     found = {size: child(str(size)) for size in SIZES}
     of_sizes = (each for size in SIZES for each in speeds(size, found[size]))
     return [*of_sizes, *growth(child("grow"), found[SIZES[-1]]), *admission(), expiry(child("expire"))]

@@ -25,7 +25,7 @@ COLD_ROW_BYTES = 24.7
 RECORD_BYTES = 12
 """Bytes of a record on the disk beside the row: key and checksum."""
 LOG_FACTOR = 2.0
-"""Size of the log over that of its rows, at most: a segment that is half garbage is written anew."""
+"""Most bytes of the log for a byte of its rows: a segment that is half garbage is written anew."""
 HOT_FILL = 0.9
 """Share of its limit that a server fills with rows, entries, index and all else that it has."""
 READS_ERROR = 0.2
@@ -46,7 +46,7 @@ class Step:
     disk_reads_per_s: float
 
     def with_reads_s(self, reads: float, hidden: float = 1.0) -> float:
-        """Return T with so many reads, of which at most ``hidden`` T_grad hide."""
+        """Return T with ``reads`` reads a step, of which at most ``hidden`` T_grad hide."""
         disk_s = reads / self.disk_reads_per_s
         return max(self.time_s + max(0.0, disk_s - hidden * self.compute_s), self.workers * disk_s)
 
@@ -55,7 +55,7 @@ class Step:
         return self._slower(self.with_reads_s(reads))
 
     def slowdown_interval(self, reads: float) -> Interval:
-        """Return the interval of the same."""
+        """Return the interval of that share."""
         low, high = self.with_reads_s((1 - READS_ERROR) * reads), self.with_reads_s((1 + READS_ERROR) * reads, 0.0)
         return Interval(low=self._slower(low), high=self._slower(high))
 
@@ -64,7 +64,7 @@ class Step:
 
     @staticmethod
     def measured(time_s: float, compute_s: float, workers: int, disk_reads_per_s: float, reads: float) -> Step:
-        """Return the step that takes ``time_s`` with so many reads already."""
+        """Return the step that takes ``time_s`` with its reads already."""
         compute_s = min(compute_s, time_s)
         without_s = max(time_s - max(0.0, reads / disk_reads_per_s - compute_s), compute_s, time_s / 1000)
         return Step(without_s, compute_s, workers, disk_reads_per_s)
@@ -94,7 +94,7 @@ def memory_bytes(rows: float, row_bytes: float, rest_bytes: float, hot_share: fl
 
 
 def log_bytes(cold_rows: float, row_bytes: float) -> int:
-    """Return the most that so many rows take on the disk."""
+    """Return the most bytes that these rows take on the disk."""
     return int(LOG_FACTOR * cold_rows * (row_bytes - COLD_ROW_BYTES + RECORD_BYTES))
 
 

@@ -39,9 +39,9 @@ FIRST_WINDOWS = 6
 """what the job begins with has to last so long: nothing can be known before"""
 MIB = 2**20
 STEP, PULLED = Step(0.02, 0.0, 4, 17_000.0), 3000.0
-"""four workers without the pipeline, so that no read hides; rows that a step pulls; random reads of a virtual disk"""
+"""Four workers without the pipeline, so that no read hides, and a virtual disk; rows that a step pulls."""
 MISSES = (0.34, 0.22, 0.161, 0.123, 0.098, 0.079, 0.064, 0.052, 0.043, 0.035, 0.028, 0.022, 0.016, 0.01, 0.005, 0.0)
-"""measured on a Zipf stream"""
+"""Miss ratios of a Zipf stream."""
 
 
 @dataclass(frozen=True)

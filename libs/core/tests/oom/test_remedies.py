@@ -41,7 +41,7 @@ class Job:
         self.more = more
 
     def told(self, seconds: int, rows_per_s: int = 3000, step_s: float = 0.02) -> OomForecast:
-        """Return the last forecast after so many seconds, of 1,000 samples each."""
+        """Return the last forecast after these seconds, of 1,000 samples each."""
         said = list[OomForecast]()
         for second in range(5, seconds + 1, 5):
             now = 1000.0 + second
@@ -128,7 +128,7 @@ def test_no_remedy_where_policy_or_disk_does_not_allow_it(spill: SpillPolicy, mo
 
 
 def test_entries_of_cold_rows_need_memory_at_last() -> None:
-    """13 million rows take 0.3 GB on the disk, and as many more come: no disk helps against that."""
+    """The entries of 13 million rows take 0.3 GB of memory, and 13 million more rows come: no disk helps."""
     found = Job("auto").told(130, rows_per_s=100_000)
     assert found.action == "grow"
     assert "spill" not in {way.kind for way in found.remedies}

@@ -89,7 +89,7 @@ class PolicyState:
     # --- expiry -------------------------------------------------------------------------------------------
 
     def stamps(self, samples: I64) -> I64:
-        """Return the stamps of rows that change as their bucket reaches so many samples: [buckets]."""
+        """Return the stamps of rows that change as their bucket reaches these samples: [buckets]."""
         return np.zeros(len(samples), np.int64) if self._expiry is None else self._expiry.stamps(samples)
 
     def restamp(self, table: int, places: U64, stamps: I64, epoch: int) -> None:

@@ -92,7 +92,7 @@ class Admission:
         return places + (buckets * DEPTH + lines.astype(np.int64)) * width
 
     def _make_room(self, counted: int) -> None:
-        """Have the sketches of a bucket that counted so many keys; memory is taken as it is written.
+        """Have the sketches of a bucket that counted `counted` keys; memory is taken as it is written.
 
         Raises StoreFull.
         """
@@ -108,7 +108,7 @@ class Admission:
     # --- copies -------------------------------------------------------------------------------------------
 
     def _spans(self, bucket: int, counted: int) -> list[tuple[int, slice]]:
-        """Return where the cells of a bucket are that counted so many keys: (sketch, its span)."""
+        """Return where the cells of a bucket are that counted `counted` keys: (sketch, its span)."""
         if not counted:
             return []
         last = int(np.searchsorted(_ENDS, counted, side="right"))

@@ -40,7 +40,7 @@ class Expiry:
         return max(1, self.samples // _PERIODS)
 
     def stamps(self, samples: I64) -> I64:
-        """Return the stamps of rows that change now, as a bucket has reached so many samples: [buckets]."""
+        """Return the stamps of rows that change now, as a bucket has reached these samples: [buckets]."""
         return samples // self._period % STAMPS
 
     def is_due(self, before: I64, after: I64) -> Bools:

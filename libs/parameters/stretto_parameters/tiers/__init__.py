@@ -131,7 +131,7 @@ class Tiers:
             self.logs[each.table].let_go(each.ticket)
 
     def wake(self, asleep: Asleep, rows: F32, *, over_budget: bool = False) -> None:
-        """Make rows hot that were read, those of them that are as they were. Raises StoreFull.
+        """Make rows hot that were read, unless they changed since. Raises StoreFull.
 
         over_budget: evict nothing for it, since all of a batch has to be hot at once.
         """
@@ -158,7 +158,7 @@ class Tiers:
     # --- segments that are mostly garbage -----------------------------------------------------------------------
 
     def live(self, number: int, keys: U64, records: U64) -> Bools:
-        """Return which records of a segment are those of cold rows: [n]. The log is held since they were read."""
+        """Return which records of a segment belong to cold rows: [n]. The log is held since they were read."""
         return self._found(number, keys, records)[1]
 
     def move(self, number: int, keys: U64, records: U64, to: U64) -> None:
@@ -193,13 +193,13 @@ class Tiers:
         self.hand.forget(number, part)
 
     def expect(self, rows: Sequence[int]) -> None:
-        """Share the budget among rows to be loaded, so many of each table. []: whatever comes may be hot."""
+        """Share the budget among rows to be loaded, `rows` by table. []: whatever comes may be hot."""
         room_bytes = LOW * self.hand.budget_bytes - self.hand.used_bytes - sum(rows) * _BESIDE_BYTES
         all_bytes = sum(count * table.form.row_bytes for count, table in zip(rows, self.tables, strict=False))
         self._hot_share = min(1.0, max(0.0, room_bytes / all_bytes)) if all_bytes else 1.0
 
     def fits(self, number: int, rows: int) -> bool:
-        """Return whether so many rows of a table may come and all be hot."""
+        """Return whether `rows` more rows of a table may all be hot."""
         room_bytes = LOW * self.hand.budget_bytes - self.hand.used_bytes
         return self._hot_share >= 1.0 and rows * (self.tables[number].form.row_bytes + _BESIDE_BYTES) <= room_bytes
 

@@ -90,7 +90,7 @@ class Hand:
                 self._evict(number, part, int(more[part]))
 
     def _evict(self, number: int, part: int, wanted: int) -> None:
-        """Evict so many rows of a part at once, fewer if the other ones are needed. Raises OSError."""
+        """Evict `wanted` rows of a part at once, fewer if the other ones are needed. Raises OSError."""
         for _ in range(_PASSES):
             victims = self._choose(number, part, wanted, self.tables[number].size(part))
             if victims is None:

@@ -48,7 +48,7 @@ class Transfer(IntEnum):
         return min(self, Transfer.BFLOAT16)
 
     def row_bytes(self, width: int) -> int:
-        """Return the bytes of a row or slice of so many values."""
+        """Return the bytes of a row or slice of `width` values."""
         if self is Transfer.INT8:
             return 2 * _scales(width) + width
         return (4 if self is Transfer.FLOAT32 else 2) * width

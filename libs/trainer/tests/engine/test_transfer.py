@@ -91,7 +91,7 @@ def test_what_arrived_and_what_is_owed_are_the_sum_of_all_gradients(pushes: list
 
 
 def test_servers_of_other_books_are_owed_nothing() -> None:
-    """They train the samples again whose gradients were rounded."""
+    """Workers train the samples again whose gradients were rounded."""
     debt, gradient = Debt(), np.linspace(-1, 1, 64, dtype=np.float32)[None]
     debt.note(gradient, sent(gradient, Transfer.INT8), Transfer.INT8, BOOKS)
     assert (debt.added_to(gradient, BOOKS) != gradient).any()

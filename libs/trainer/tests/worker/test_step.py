@@ -343,7 +343,7 @@ def test_hints_come_in_the_order_of_the_batches_and_change_no_bit(monkeypatch):
 
 
 def test_a_worker_that_rounds_leaves_nothing_owed():
-    """It makes another step if its last push was rounded when it was asked to leave; so does the end of all work."""
+    """A worker makes another step if its last push was rounded when it was asked to leave, or when all work ends."""
     paid, leaving = [], []
 
     class Rounding(Servers):

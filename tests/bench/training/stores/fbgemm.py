@@ -10,21 +10,12 @@ from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
 
-from tests.bench.training.stores.side import EPSILON, RATE, ROWS, WIDTH, Side, resident_bytes, serve, versions
+from tests.bench.training.stores.side import EPSILON, RATE, WIDTH, ArraySide, serve, versions
 
 torch.set_num_threads(1)
 
 
-class Fbgemm(Side):
-    by_position = True
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.make(rows=1)
-        self.step(np.zeros(1, np.int64), np.zeros((1, WIDTH), np.float32))  # loads what its first step needs
-        self.empty_bytes = resident_bytes()
-        self.make(ROWS)
-
+class Fbgemm(ArraySide):
     def make(self, rows: int) -> None:
         table = (rows, WIDTH, EmbeddingLocation.HOST, ComputeDevice.CPU)
         rule = EmbOptimType.EXACT_ADAGRAD

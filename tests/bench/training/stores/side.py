@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,8 +22,8 @@ FILLED_ROWS = 13_312
 MEMORY, DISK = "memory", "disk"
 
 
-class Side:
-    """One store with a row for each key. mode: all rows in memory, or as many as fit `budget_bytes`."""
+class Side(ABC):
+    """A store with a row for each key. mode: all rows in memory, or those that fit `budget_bytes`."""
 
     by_position: ClassVar[bool] = False
     """The store is an array: its keys are positions, and it finds nothing by a key."""
@@ -38,9 +39,9 @@ class Side:
         self.empty_bytes = resident_bytes()
         """Resident bytes before it has a row."""
 
+    @abstractmethod
     def step(self, keys: np.ndarray, gradients: np.ndarray) -> np.ndarray:
         """Return the weights [n, WIDTH] of different keys [n], and update their rows."""
-        raise NotImplementedError
 
     def fill(self, keys: np.ndarray) -> None:
         """Make a row for each key."""
@@ -49,15 +50,32 @@ class Side:
             some = np.sort(keys[begin : begin + FILLED_ROWS])
             self.step(some, gradients[: len(some)])
 
-    def tighten(self, hot: np.ndarray) -> None:
+    def tighten(self, hot: np.ndarray) -> None:  # noqa: B027 - a side without a disk has nothing to do
         """Leave a quarter of the rows in memory. hot: the keys that are drawn most."""
 
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: B027 - most sides are done when a step is
         """Wait until nothing that a step began is left to do."""
 
     def told(self) -> dict[str, Any]:
         """Return `versions`, and counts, for the note of the figures."""
         return {}
+
+
+class ArraySide(Side):
+    """A store that is an array. Its memory without a row is taken after a first step has loaded the library."""
+
+    by_position = True
+
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self.make(rows=1)
+        self.step(np.zeros(1, np.int64), np.zeros((1, WIDTH), np.float32))
+        self.empty_bytes = resident_bytes()
+        self.make(ROWS)
+
+    @abstractmethod
+    def make(self, rows: int) -> None:
+        """Have an array of `rows` rows."""
 
 
 def adagrad(rows: np.ndarray, gradients: np.ndarray) -> None:

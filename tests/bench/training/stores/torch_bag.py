@@ -7,21 +7,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.bench.training.stores.side import EPSILON, RATE, ROWS, WIDTH, Side, resident_bytes, serve, versions
+from tests.bench.training.stores.side import EPSILON, RATE, WIDTH, ArraySide, serve, versions
 
 torch.set_num_threads(1)
 
 
-class TorchBag(Side):
-    by_position = True
-
-    def __init__(self, *given: Any) -> None:
-        super().__init__(*given)
-        self.make(rows=1)
-        self.step(np.zeros(1, np.int64), np.zeros((1, WIDTH), np.float32))  # loads what its first step needs
-        self.empty_bytes = resident_bytes()
-        self.make(ROWS)
-
+class TorchBag(ArraySide):
     def make(self, rows: int) -> None:
         self.bag = torch.nn.EmbeddingBag(rows, WIDTH, mode="sum", sparse=True)
         self.optimizer = torch.optim.Adagrad(self.bag.parameters(), RATE, eps=EPSILON)
