@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from promql_parser import AggregateExpr, Expr, VectorSelector, parse, walk
-from stretto_bus.damage import Damage
+from stretto_bus.reading.damage import Damage
 from stretto_forwarder.service import EndpointMetrics
 from stretto_gateway.http.health import exposition
 from stretto_gateway.read_model.projection import Projection

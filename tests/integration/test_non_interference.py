@@ -27,7 +27,7 @@ from stretto_actuator.service import Actuator
 from stretto_arbiter.service import Arbiter
 from stretto_bus import Client
 from stretto_bus.connection import lines_of
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_checkpoints.service import Checkpoints
 from stretto_dispatcher.service import Dispatcher
 from stretto_drills.chaos.hostile import (
@@ -64,10 +64,10 @@ from stretto_profiler.service import Profiler
 from stretto_runtime import Runner, Service
 from stretto_runtime.access.identity import Key, mint
 from stretto_runtime.inputs import Routes
-from stretto_runtime.owner.ownership import ALIVE
-from stretto_runtime.owner.recovery import recovered
 from stretto_runtime.owner.reports import FLOODED_TURN_S
-from stretto_runtime.owner.snapshots import Mark, cursor_in
+from stretto_runtime.owner.state.recovery import recovered
+from stretto_runtime.owner.state.snapshots import Mark, cursor_in
+from stretto_runtime.owner.tenure.ownership import ALIVE
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.contract.registry import partition_of

@@ -16,7 +16,7 @@ from stretto.pod.credentials import identity_of
 from stretto.pod.tracing import PodTracing
 from stretto_bus import CallRefused, CallTimeout, Client
 from stretto_bus.bus import Msg
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
 from stretto_messages.base import example_of

@@ -21,7 +21,7 @@ import pytest
 import stretto_wire as wire
 from stretto_bus import BusFault, Client
 from stretto_bus.login import Login
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer, free_port
 from stretto_plane.keys import SEED_BYTES

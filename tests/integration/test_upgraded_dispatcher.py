@@ -12,7 +12,7 @@ from stretto_core.dispatcher.state import LedgerState
 from stretto_core.machine import Action
 from stretto_dispatcher.service import Dispatcher
 from stretto_messages.dispatcher import JobCompleted
-from stretto_runtime.owner.terms import fence_subject, terms
+from stretto_runtime.owner.tenure.terms import fence_subject, terms
 from stretto_runtime.streams import BusStreams, read
 from stretto_wire.contract.excerpts import Excerpt
 from stretto_wire.contract.registry import partition_of

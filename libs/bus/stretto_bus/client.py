@@ -18,8 +18,8 @@ from stretto_bus.bus import Bus
 from stretto_bus.caller import Caller
 from stretto_bus.faults import Fenced
 from stretto_bus.login import Login
-from stretto_bus.ordered_consumer import Stored, read, scan
-from stretto_bus.ordered_consumer import follow as follow_from
+from stretto_bus.reading.ordered_consumer import Stored, read, scan
+from stretto_bus.reading.ordered_consumer import follow as follow_from
 from stretto_bus.writer import Fence
 
 

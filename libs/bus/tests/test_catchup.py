@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from runtime_counting import add
 from runtime_live import connect
-from stretto_bus import Client, catchup, ordered_consumer
-from stretto_bus.catchup import MergedConsumer, PullConsumer, SequenceSpan, open_consumer
-from stretto_bus.ordered_consumer import OrderedConsumer, Stored
+from stretto_bus import Client
+from stretto_bus.reading import catchup, ordered_consumer
+from stretto_bus.reading.catchup import MergedConsumer, PullConsumer, SequenceSpan, open_consumer
+from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored
 from stretto_installation.server import EmbeddedServer
 from stretto_wire.codec import encode
 from stretto_wire.contract.registry import STREAM, subject_of

@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime_counting import add
 from runtime_live import connect
-from stretto_bus import damage, ordered_consumer
-from stretto_bus.damage import Count, Damage, find_damage, without
 from stretto_bus.faults import BusFault
-from stretto_bus.ordered_consumer import OrderedConsumer, scan
+from stretto_bus.reading import damage, ordered_consumer
+from stretto_bus.reading.damage import Count, Damage, find_damage, without
+from stretto_bus.reading.ordered_consumer import OrderedConsumer, scan
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_wire.contract.registry import STATE, STATE_PREFIX, STREAM, partition_of

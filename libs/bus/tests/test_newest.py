@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_bus.newest import SURPLUS, beginning
+from stretto_bus.reading.newest import SURPLUS, beginning
 
 LAST = 5000
 PLACES = st.lists(st.integers(1, LAST), max_size=60, unique=True).map(sorted) | st.builds(

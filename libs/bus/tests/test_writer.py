@@ -10,7 +10,7 @@ from runtime_live import connect
 from stretto_bus import BusFault, Client
 from stretto_bus.bus import Msg
 from stretto_bus.faults import Fenced
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_bus.writer import (
     BATCH_MESSAGES,
     CLUSTER_BATCH_FROM,

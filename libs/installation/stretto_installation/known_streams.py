@@ -18,8 +18,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from stretto_bus.bus import Bus
-from stretto_bus.damage import subject_counts
 from stretto_bus.faults import BusFault
+from stretto_bus.reading.damage import subject_counts
 from stretto_messages.base import JOB_PATTERN, counted
 from stretto_runtime.spent_names import KEPT, spend
 from stretto_wire.contract.registry import STATE, STREAM

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from runtime_counting import Counting
 from stretto_bus import BusFault, Client
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_bus.writer import OLDEST_SERVER, SYNCED_BATCH_FROM, kept_s_in, learn_streams
 from stretto_installation.provision import make, provision, streams
 from stretto_installation.server import SERVER_VARIABLE, STORE, EmbeddedServer, binary, free_port, server_config

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Literal, NamedTuple, cast
 
 from pydantic_core import from_json
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 from stretto_messages.base import CLUSTER as CLUSTER
 from stretto_messages.base import JOB_PATTERN, MAX_MESSAGE_BYTES, Message
 from stretto_wire.codec import decode

@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 from pydantic_core import from_json
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 from stretto_wire.contract.excerpts import Excerpt, Stream, StreamFacts
 from stretto_wire.contract.registry import TELEMETRY_KEPT_PER_POD, channel_at, channel_of, partition_of
 
@@ -30,10 +30,10 @@ from stretto_runtime.inputs import CLUSTER, REPORTS, Arrival, Routes, input_seq,
 from stretto_runtime.owner.context import Tools
 from stretto_runtime.owner.handling import Handling, Ports, Takeover
 from stretto_runtime.owner.machines import Machines
-from stretto_runtime.owner.recovery import cursor_of, document_of
 from stretto_runtime.owner.reports import StoredReports
-from stretto_runtime.owner.snapshots import Document
-from stretto_runtime.owner.terms import Term, fence_subject, term_at, terms
+from stretto_runtime.owner.state.recovery import cursor_of, document_of
+from stretto_runtime.owner.state.snapshots import Document
+from stretto_runtime.owner.tenure.terms import Term, fence_subject, term_at, terms
 from stretto_runtime.process.faults import RuntimeFault
 from stretto_runtime.process.telemetry import Metrics, Tracing
 from stretto_runtime.service import Service

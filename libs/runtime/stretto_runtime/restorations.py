@@ -5,7 +5,7 @@ from __future__ import annotations
 import structlog
 from pydantic import BaseModel, ConfigDict, ValidationError
 from stretto_bus.bus import Bus
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
 
 PREFIX = f"{STATE_PREFIX}restoration."

@@ -22,9 +22,9 @@ from stretto_wire.contract.registry import PARTITIONS, STREAM, partition_of
 
 from stretto_runtime.inputs import CLUSTER, Routes, observation_entry
 from stretto_runtime.owner.context import Context
-from stretto_runtime.owner.ownership import Ownership
 from stretto_runtime.owner.partition import Partition
-from stretto_runtime.owner.succession import check_snapshots
+from stretto_runtime.owner.tenure.ownership import Ownership
+from stretto_runtime.owner.tenure.succession import check_snapshots
 from stretto_runtime.process.faults import PartitionLost, RuntimeFault, VersionRefusal
 from stretto_runtime.process.health import Health
 from stretto_runtime.process.health_warnings import HealthWarnings

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from stretto_bus.bus import Bus
 from stretto_bus.faults import Fenced
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_bus.writer import Fence
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
 

@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from stretto_bus.bus import Bus
-from stretto_bus.damage import Damage, find_damage
-from stretto_bus.ordered_consumer import Stored, scan
+from stretto_bus.reading.damage import Damage, find_damage
+from stretto_bus.reading.ordered_consumer import Stored, scan
 from stretto_bus.writer import kept_s_in
 from stretto_wire.contract.excerpts import Excerpt, Stream, StreamFacts
 from stretto_wire.contract.registry import STREAM

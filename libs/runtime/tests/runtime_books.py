@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from runtime_counting import add
 from stretto_bus import BusFault, Client, Event
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_wire.contract.registry import STATE, STATE_PREFIX, partition_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from runtime_books import books
 from runtime_counting import Counting, add
 from runtime_live import Replicas, eventually, settings_of
 from stretto_bus import Client
-from stretto_bus.ordered_consumer import QUEUE_MESSAGES, OrderedConsumer
+from stretto_bus.reading.ordered_consumer import QUEUE_MESSAGES, OrderedConsumer
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import Meta, Runner

@@ -17,7 +17,7 @@ from stretto_messages.dispatcher import NextShard
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import Input, RuntimeFault
 from stretto_runtime.inputs import CLUSTER
-from stretto_runtime.owner.terms import fence_subject, terms
+from stretto_runtime.owner.tenure.terms import fence_subject, terms
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams, read
 from stretto_wire.contract.excerpts import Excerpt

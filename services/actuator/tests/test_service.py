@@ -13,7 +13,7 @@ import pytest
 from stretto_actuator.backend import BackendError, PodSpec
 from stretto_actuator.local.backend import LocalBackend
 from stretto_actuator.pod.logs import PodLogs
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_messages.actuator import (
     GetPodLog,
     GetServers,

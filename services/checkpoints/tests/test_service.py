@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from stretto_bus import Client
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_checkpoints import manifest
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.actuator import JobFailed, ServersChanged

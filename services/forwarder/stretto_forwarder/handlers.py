@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from pydantic import SecretBytes
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 from stretto_wire import CHANNELS, Channel, WireError, channel_at
 
 from stretto_forwarder.points import OF_METRICS

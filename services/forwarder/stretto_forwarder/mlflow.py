@@ -7,7 +7,7 @@ import re
 from typing import Any
 from urllib.parse import quote
 
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 
 from stretto_forwarder.points import Points, points_of
 from stretto_forwarder.posting import Poster

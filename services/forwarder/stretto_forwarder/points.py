@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 from stretto_messages.actuator import JobFailed, JobFinished
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import EvaluationMeasured, JobProgressed

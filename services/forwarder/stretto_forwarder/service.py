@@ -14,7 +14,7 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from stretto_bus import BusFault
 from stretto_bus.bus import Bus
-from stretto_bus.durable import Delivery, Durable
+from stretto_bus.reading.durable import Delivery, Durable
 from stretto_runtime import Json
 from stretto_runtime.process.health import Health
 from stretto_runtime.process.telemetry import Tracing

@@ -15,7 +15,7 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 
 from stretto_forwarder.points import Points, points_of
 from stretto_forwarder.retrying import AttemptOutcome

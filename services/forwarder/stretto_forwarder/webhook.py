@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 
 from stretto_forwarder import handlers
 from stretto_forwarder.posting import Poster

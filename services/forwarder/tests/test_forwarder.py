@@ -246,7 +246,7 @@ async def test_no_secret_is_in_logs_or_spans(harness: ForwarderHarness, receiver
 async def test_it_may_read_nothing_but_events(harness: ForwarderHarness) -> None:
     from stretto_bus import BusFault
     from stretto_bus.bus import Bus
-    from stretto_bus.durable import Durable
+    from stretto_bus.reading.durable import Durable
     from stretto_wire.contract.registry import STREAM
 
     bus = await Bus.connect(harness.server.url, harness.server.login("forwarder"), "forwarder")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretBytes
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 from stretto_forwarder.handlers import NotForwardable, Post, post_of, signed
 from stretto_forwarder.points import Points
 from stretto_forwarder.posting import Poster, allowed

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import psutil
 import uvloop
 from stretto_bus import Client
-from stretto_bus.ordered_consumer import scan
+from stretto_bus.reading.ordered_consumer import scan
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message

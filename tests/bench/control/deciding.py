@@ -31,7 +31,7 @@ from typing import NamedTuple
 import psutil
 import uvloop
 from stretto_bus import Client
-from stretto_bus.ordered_consumer import scan
+from stretto_bus.reading.ordered_consumer import scan
 from stretto_core.dispatcher.state import LedgerSettings
 from stretto_core.profiler.pace import report_interval_s
 from stretto_installation.server import EmbeddedServer

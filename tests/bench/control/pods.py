@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from stretto_bus import Client
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_core.profiler.pace import report_interval_s
 from stretto_installation.server import EmbeddedServer
 from stretto_installation.settings import FACTS_BYTES

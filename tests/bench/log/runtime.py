@@ -27,7 +27,7 @@ import uvloop
 from nats.errors import TimeoutError as NoneLeft
 from nats.js.api import ConsumerConfig, DeliverPolicy
 from stretto_bus import Client
-from stretto_bus.ordered_consumer import scan
+from stretto_bus.reading.ordered_consumer import scan
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.gateway import JobCancelled
 from stretto_wire.contract.registry import STATE, STREAM

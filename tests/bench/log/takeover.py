@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from stretto_bus import Client
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.gateway import JobCancelled
-from stretto_runtime.owner.terms import fence_subject
+from stretto_runtime.owner.tenure.terms import fence_subject
 from stretto_wire.contract.registry import PARTITIONS, STREAM, partition_of
 
 from tests.bench.log.bus import fresh_bus

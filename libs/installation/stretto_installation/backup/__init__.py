@@ -2,8 +2,8 @@
 
 A backup is a folder: one file for each stream, one for the bucket, and ``manifest.json``, which is written last and
 holds the SHA-256 of each. The bucket is read message by message, up to a message after which nothing was pending
-(``entries``). The other streams are the server's own snapshots (``stretto_bus.stream_snapshot``), with their sequences,
-times, subjects, headers and lifetimes.
+(``entries``). The other streams are the server's own snapshots (``stretto_bus.reading.stream_snapshot``), with their
+sequences, times, subjects, headers and lifetimes.
 
 **Why several streams make one consistent point.** An effect is saved before its cause (``manifest.in_order``):
 

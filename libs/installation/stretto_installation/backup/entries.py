@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from stretto_bus.bus import Bus
-from stretto_bus.ordered_consumer import OrderedConsumer, Stored
-from stretto_runtime.owner.seals import Damaged
-from stretto_runtime.owner.snapshots import Cursor, Mark, is_removed
+from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored
+from stretto_runtime.owner.state.seals import Damaged
+from stretto_runtime.owner.state.snapshots import Cursor, Mark, is_removed
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
 
 from ..errors import BackupError

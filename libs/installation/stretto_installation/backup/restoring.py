@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from stretto_bus.bus import Bus
-from stretto_bus.damage import find_damage
 from stretto_bus.faults import BusFault
-from stretto_bus.ordered_consumer import read
-from stretto_bus.stream_snapshot import CHUNK_BYTES, restore_stream
+from stretto_bus.reading.damage import find_damage
+from stretto_bus.reading.ordered_consumer import read
+from stretto_bus.reading.stream_snapshot import CHUNK_BYTES, restore_stream
 from stretto_messages.base import counted
 from stretto_runtime.restorations import Restoration, record
 from stretto_wire.contract.registry import STATE, STATE_PREFIX, STREAM

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from stretto_bus.bus import Bus
-from stretto_bus.damage import find_damage
-from stretto_bus.stream_snapshot import StreamSnapshot
+from stretto_bus.reading.damage import find_damage
+from stretto_bus.reading.stream_snapshot import StreamSnapshot
 from stretto_messages.base import counted
 from stretto_wire.contract.registry import STATE, STREAM
 

@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-from stretto_bus.damage import UNREAD
 from stretto_bus.faults import Fault
 from stretto_bus.login import Login
+from stretto_bus.reading.damage import UNREAD
 from stretto_bus.tasks import end
 from stretto_core.algorithms import REINSTALL
 from stretto_runtime import SettingsFault

@@ -11,7 +11,7 @@ from flipped_bits import blocks, flip
 from installation_backups import empty_server
 from runtime_counting import add
 from stretto_bus import Bus, Client
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_installation.access.keys import EXTERNAL
 from stretto_installation.access.permissions import EXTERNAL_STREAM
 from stretto_installation.server import EmbeddedServer

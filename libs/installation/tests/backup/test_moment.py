@@ -13,12 +13,12 @@ from runtime_counting import Counting
 from runtime_live import Replicas, running
 from stretto_bus import Client
 from stretto_bus.faults import Fenced
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_bus.writer import Fence
 from stretto_installation.backup import entries
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
-from stretto_runtime.owner.snapshots import Mark
+from stretto_runtime.owner.state.snapshots import Mark
 from stretto_runtime.restorations import restorations
 from stretto_wire.contract.registry import STATE, STATE_PREFIX, STREAM
 

@@ -19,7 +19,7 @@ from stretto_installation.backup.manifest import MANIFEST_FILE, in_order
 from stretto_installation.errors import BackupError
 from stretto_installation.provision import streams
 from stretto_installation.server import EmbeddedServer
-from stretto_runtime.owner.snapshots import Cursor
+from stretto_runtime.owner.state.snapshots import Cursor
 from stretto_wire.contract.registry import AUDIT, DEAD_LETTERS, STATE, STATE_PREFIX, STREAM, TELEMETRY
 
 

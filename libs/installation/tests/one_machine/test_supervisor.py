@@ -31,7 +31,7 @@ import psutil
 import pytest
 from installed_gateway import Installed
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
-from stretto_bus.damage import UNREAD
+from stretto_bus.reading.damage import UNREAD
 from stretto_cli.main import app
 from stretto_cli.options import connect
 from stretto_core.algorithms import REINSTALL

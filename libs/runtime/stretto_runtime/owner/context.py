@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stretto_bus.bus import Bus
 
 from stretto_runtime.inputs import Routes
-from stretto_runtime.owner.ownership import Ownership
+from stretto_runtime.owner.tenure.ownership import Ownership
 from stretto_runtime.process.telemetry import Metrics, Tracing
 from stretto_runtime.service import Service
 

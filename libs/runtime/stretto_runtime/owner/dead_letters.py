@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import structlog
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_bus.writer import Writer
 from stretto_wire.contract.registry import DEAD_LETTERS, STATE_PREFIX
 
 from stretto_runtime.inputs import CLUSTER, Arrival
 from stretto_runtime.owner.budget import Budget
 from stretto_runtime.owner.context import Context
-from stretto_runtime.owner.seals import Damage
+from stretto_runtime.owner.state.seals import Damage
 
 ERROR_CHARACTERS_MAX = 2000
 FIELD_CHARACTERS_MAX = 500

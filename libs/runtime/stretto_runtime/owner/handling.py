@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import structlog
 from opentelemetry.trace import Status, StatusCode
 from stretto_bus.faults import BusFault
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 from stretto_bus.refusals import refusal
 from stretto_core.machine import Action, CoreError, Reply
 from stretto_messages.base import InvalidValue, Message

@@ -24,8 +24,8 @@ from typing import Any, NamedTuple
 
 from stretto_core.machine import Action
 
-from stretto_runtime.owner.snapshots import Document
-from stretto_runtime.owner.state_codec import MachineFactory, StateCodec
+from stretto_runtime.owner.state.snapshots import Document
+from stretto_runtime.owner.state.state_codec import MachineFactory, StateCodec
 
 LANES = 512
 """Callers whose last reply a key remembers."""

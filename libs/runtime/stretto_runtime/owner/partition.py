@@ -20,12 +20,12 @@ from stretto_runtime.owner.dead_letters import DeadLetters
 from stretto_runtime.owner.handling import Handling, Ports, Takeover
 from stretto_runtime.owner.journal import Journal
 from stretto_runtime.owner.machines import Machines
-from stretto_runtime.owner.recovery import Loaded, load
 from stretto_runtime.owner.reports import Reports
 from stretto_runtime.owner.session import Orders, Parts, Session
-from stretto_runtime.owner.snapshots import Snapshots
-from stretto_runtime.owner.succession import finish, published_ids
-from stretto_runtime.owner.terms import Term, fence_subject
+from stretto_runtime.owner.state.recovery import Loaded, load
+from stretto_runtime.owner.state.snapshots import Snapshots
+from stretto_runtime.owner.tenure.succession import finish, published_ids
+from stretto_runtime.owner.tenure.terms import Term, fence_subject
 from stretto_runtime.process.faults import Contradiction, PartitionLost, VersionRefusal
 
 GIVE_BACK_AGAIN_S = 1.0

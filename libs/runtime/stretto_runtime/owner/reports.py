@@ -20,7 +20,7 @@ from typing import Any, Protocol, cast
 
 from pydantic_core import from_json
 from stretto_bus.bus import Bus
-from stretto_bus.ordered_consumer import OrderedConsumer, Stored
+from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored
 from stretto_wire.contract.excerpts import Excerpt, Stream
 from stretto_wire.contract.registry import TELEMETRY
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import structlog
-from stretto_bus.catchup import MergedConsumer, open_consumer
 from stretto_bus.faults import BusFault
-from stretto_bus.ordered_consumer import OrderedConsumer
+from stretto_bus.reading.catchup import MergedConsumer, open_consumer
+from stretto_bus.reading.ordered_consumer import OrderedConsumer
 from stretto_bus.writer import Fence, Writer
 from stretto_wire.contract.registry import STREAM
 
@@ -21,7 +21,7 @@ from stretto_runtime.owner.journal import Journal
 from stretto_runtime.owner.reports import Reports
 from stretto_runtime.owner.requests import Requests
 from stretto_runtime.owner.side_effects import SideEffects
-from stretto_runtime.owner.snapshots import Cursor, Snapshots
+from stretto_runtime.owner.state.snapshots import Cursor, Snapshots
 from stretto_runtime.settings import Settings
 
 MIN_SNAPSHOT_S = 0.2

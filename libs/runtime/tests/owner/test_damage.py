@@ -21,17 +21,17 @@ from runtime_counting import Add, Counter, Counting, CountingSettings, add, subm
 from runtime_live import SHORT_LEASE_S, Replicas, Running, connect, eventually, reconfigured, running, until_ready
 from runtime_upgraded import Upgraded
 from stretto_bus import BusFault, CallRefused, Client
-from stretto_bus.ordered_consumer import Stored, read
+from stretto_bus.reading.ordered_consumer import Stored, read
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import NextShard
 from stretto_runtime import Runner
 from stretto_runtime.inputs import CLUSTER, Routes, request_entry, tick_entry
-from stretto_runtime.owner.ownership import Ownership
-from stretto_runtime.owner.recovery import load, replayable_s
-from stretto_runtime.owner.seals import Damaged, unseal
-from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots
-from stretto_runtime.owner.terms import Term
+from stretto_runtime.owner.state.recovery import load, replayable_s
+from stretto_runtime.owner.state.seals import Damaged, unseal
+from stretto_runtime.owner.state.snapshots import Cursor, Document, Snapshots
+from stretto_runtime.owner.tenure.ownership import Ownership
+from stretto_runtime.owner.tenure.terms import Term
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.contract.registry import PARTITIONS, STATE, STATE_PREFIX, STREAM, partition_of

@@ -11,7 +11,7 @@ from runtime_books import JOBS, UNSAVED, books, dead_owner, feed, joined, settle
 from runtime_counting import Counting, add
 from runtime_live import SHORT_LEASE_S, Replicas, Running, connect, eventually, published, reconfigured
 from stretto_bus import Client
-from stretto_bus.ordered_consumer import OrderedConsumer, read
+from stretto_bus.reading.ordered_consumer import OrderedConsumer, read
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import NextShard
 from stretto_wire.contract.registry import DEAD_LETTERS, STATE, STATE_PREFIX, STREAM

@@ -13,13 +13,13 @@ from runtime_counting import Add, CountState, Take, add
 from runtime_ending import FORGOTTEN_AFTER_S, Ending, EndingCounter
 from runtime_live import SHORT_LEASE_S, Replicas, Running, eventually, published, reconfigured, saved_state
 from stretto_bus import Client
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_core.machine import CoreError
 from stretto_messages.dispatcher import JobProgressed
 from stretto_runtime import Runner
 from stretto_runtime.owner.machines import FREED_SHARE, Machines
-from stretto_runtime.owner.recovery import recovered
-from stretto_runtime.owner.snapshots import Document
+from stretto_runtime.owner.state.recovery import recovered
+from stretto_runtime.owner.state.snapshots import Document
 from stretto_wire.contract.registry import STATE, STATE_PREFIX, STREAM, partition_of
 
 SNAPS = f"{STATE_PREFIX}snap.dispatcher."

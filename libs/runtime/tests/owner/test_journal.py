@@ -9,7 +9,7 @@ import pytest
 from pydantic_core import from_json
 from stretto_bus import Client
 from stretto_bus.faults import Fenced
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_bus.writer import Fence, Writer
 from stretto_runtime.owner.journal import QUEUE_ENTRIES, QUEUE_ENTRIES_OF_A_JOB, RANGES_TTL_S, Journal
 from stretto_runtime.owner.reports import ReportRange

@@ -17,7 +17,7 @@ from stretto_core.machine import CoreError
 from stretto_runtime import RuntimeFault, Settings
 from stretto_runtime.owner.machines import LANES, Machines, lane_of
 from stretto_runtime.owner.session import Unsaved, snapshot_wait_s
-from stretto_runtime.owner.snapshots import Document
+from stretto_runtime.owner.state.snapshots import Document
 
 
 def machines_of(kind: type[Counter] = Counter) -> Machines:

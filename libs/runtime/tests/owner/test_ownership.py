@@ -16,9 +16,9 @@ from stretto_bus.faults import Fenced
 from stretto_bus.writer import Fence, Writer
 from stretto_installation.server import EmbeddedServer
 from stretto_runtime import Runner
-from stretto_runtime.owner.ownership import Ownership, assign
-from stretto_runtime.owner.recovery import load
-from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots
+from stretto_runtime.owner.state.recovery import load
+from stretto_runtime.owner.state.snapshots import Cursor, Document, Snapshots
+from stretto_runtime.owner.tenure.ownership import Ownership, assign
 from stretto_wire.contract.registry import PARTITIONS, STATE_PREFIX, partition_of
 
 members = st.sets(st.text("abcdef0123456789", min_size=1, max_size=8), min_size=1, max_size=12)

@@ -15,15 +15,15 @@ from runtime_bucket import Factory, Shelf, entries_of, put
 from runtime_counting import Counting, CountingSettings
 from stretto_bus import Client
 from stretto_bus.bus import PIPELINED
-from stretto_bus.ordered_consumer import Stored, read
+from stretto_bus.reading.ordered_consumer import Stored, read
 from stretto_bus.writer import CLUSTER_BATCH_FROM
 from stretto_core.machine import Action
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.machines import Machines
-from stretto_runtime.owner.ownership import Ownership
-from stretto_runtime.owner.recovery import document_of, load, recovered
-from stretto_runtime.owner.seals import seal
-from stretto_runtime.owner.snapshots import Cursor, Document, Snapshots, digest
+from stretto_runtime.owner.state.recovery import document_of, load, recovered
+from stretto_runtime.owner.state.seals import seal
+from stretto_runtime.owner.state.snapshots import Cursor, Document, Snapshots, digest
+from stretto_runtime.owner.tenure.ownership import Ownership
 from stretto_runtime.process.faults import VersionRefusal
 from stretto_runtime.streams import BusStreams
 from stretto_wire.contract.excerpts import Excerpt

@@ -19,7 +19,7 @@ from runtime_counting import add, submission
 from runtime_live import SHORT_LEASE_S, Replicas, Running, eventually, published, reconfigured
 from runtime_reporting import Reporting
 from stretto_bus import BusFault, Client
-from stretto_bus.ordered_consumer import Stored, read
+from stretto_bus.reading.ordered_consumer import Stored, read
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.base import example_of
 from stretto_messages.pods import WorkerReported

@@ -11,9 +11,9 @@ from runtime_counting import Counting, CountState, add
 from runtime_live import SHORT_LEASE_S, Replicas, Running, epochs, eventually, gone, published, reconfigured
 from runtime_upgraded import Stuck, Upgraded, UpgradedState
 from stretto_bus import Client
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_runtime.owner.machines import Machines
-from stretto_runtime.owner.snapshots import Document
+from stretto_runtime.owner.state.snapshots import Document
 from stretto_runtime.process.faults import VersionRefusal
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
 

@@ -24,8 +24,8 @@ from stretto_bus import Client
 from stretto_installation.server import EmbeddedServer
 from stretto_runtime.inputs import CLUSTER
 from stretto_runtime.owner.machines import Machines
-from stretto_runtime.owner.recovery import recovered
-from stretto_runtime.owner.snapshots import Document
+from stretto_runtime.owner.state.recovery import recovered
+from stretto_runtime.owner.state.snapshots import Document
 from stretto_runtime.process.faults import RuntimeFault, VersionRefusal
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams

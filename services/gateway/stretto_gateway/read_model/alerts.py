@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from stretto_bus.damage import Damage
+from stretto_bus.reading.damage import Damage
 from stretto_messages.base import counted
 from stretto_wire.contract.registry import PARTITIONS
 from stretto_wire.rest.answers import AlertName, AlertView, ServiceView

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
-from stretto_bus.damage import Damage
+from stretto_bus.reading.damage import Damage
 from stretto_wire.contract.registry import STREAM
 from stretto_wire.rest.parts import Part
 from stretto_wire.rest.summaries import JobSummary

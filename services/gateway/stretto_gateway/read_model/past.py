@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import aclosing
 from typing import Protocol
 
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 from stretto_messages.base import Message
 from stretto_wire.contract.registry import CHANNELS
 from stretto_wire.rest.parts import PARTS, Part

@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast, get_args
 
 import stretto_wire as wire
 import structlog
-from stretto_bus.damage import Damage
+from stretto_bus.reading.damage import Damage
 from stretto_core.model.teams import Quotas
 from stretto_messages.actuator import GetPodLog, GetPodLogReply
 from stretto_messages.arbiter import GetClusterReply

@@ -11,10 +11,10 @@ from contextlib import aclosing
 import stretto_wire as wire
 import structlog
 from stretto_bus import Bus, BusFault, CallRefused, Client
-from stretto_bus.damage import Damage, find_damage
 from stretto_bus.faults import Fenced
-from stretto_bus.newest import newest
-from stretto_bus.ordered_consumer import OrderedConsumer, Stored, follow, read, scan
+from stretto_bus.reading.damage import Damage, find_damage
+from stretto_bus.reading.newest import newest
+from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored, follow, read, scan
 from stretto_bus.tasks import end
 from stretto_bus.writer import Fence, fullness_in, kept_s_in
 from stretto_messages.base import Message

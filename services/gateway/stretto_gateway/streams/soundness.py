@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol
 
 import structlog
-from stretto_bus.damage import UNREAD, Damage
 from stretto_bus.faults import BusFault
+from stretto_bus.reading.damage import UNREAD, Damage
 from stretto_wire.contract.registry import AUDIT, DEAD_LETTERS, STATE, STREAM
 
 LOOKED_AT = (STREAM, STATE, DEAD_LETTERS, AUDIT)

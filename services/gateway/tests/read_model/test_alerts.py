@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast, get_args
 
 import yaml
-from stretto_bus.damage import Damage
+from stretto_bus.reading.damage import Damage
 from stretto_gateway.read_model import alerts
 from stretto_gateway.read_model.job_views import JobViews
 from stretto_gateway.read_model.projection import Projection

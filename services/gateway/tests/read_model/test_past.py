@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 from stretto_gateway.problems import Problem
 from stretto_gateway.read_model.parts import PARTS, dumped
 from stretto_gateway.read_model.past import KEPT, OMITTED, PAST_PARTS, Past, check_past

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from stretto_bus import BusFault
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 from stretto_client.documents import Documents
 from stretto_client.errors import Unreachable
 from stretto_client.places import Place

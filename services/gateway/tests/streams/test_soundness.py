@@ -7,8 +7,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
-from stretto_bus.damage import UNREAD, Damage
 from stretto_bus.faults import BusFault
+from stretto_bus.reading.damage import UNREAD, Damage
 from stretto_gateway.streams import soundness
 from stretto_gateway.streams.soundness import AGAIN_S, DAY_S, LOOKED_AT, Soundness
 from stretto_wire.contract.registry import STREAM

@@ -13,7 +13,7 @@ import stretto_wire as wire
 from hypothesis import given
 from hypothesis import strategies as st
 from stretto_bus import Client
-from stretto_bus.ordered_consumer import read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_bus.tasks import end
 from stretto_gateway.problems import Problem
 from stretto_gateway.service import Gateway

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import closing
 
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 from stretto_client.answers.reading import read
 from stretto_client.documents import Documents
 from stretto_wire.contract.excerpts import Excerpt, Stream, StreamFacts

@@ -18,7 +18,7 @@ from nats.aio.msg import Msg
 
 from stretto_bus.bus import Bus, Subscription
 from stretto_bus.faults import BusFault
-from stretto_bus.ordered_consumer import EXPIRED, NO_HEADERS, Stored, delivered_as
+from stretto_bus.reading.ordered_consumer import EXPIRED, NO_HEADERS, Stored, delivered_as
 
 PULL_EXPIRES_S = 30.0
 INACTIVE_S = 30 * 24 * 3600

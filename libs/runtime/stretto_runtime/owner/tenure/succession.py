@@ -16,7 +16,7 @@ from dataclasses import replace
 
 import structlog
 from stretto_bus.bus import Bus
-from stretto_bus.ordered_consumer import Stored, read, scan
+from stretto_bus.reading.ordered_consumer import Stored, read, scan
 from stretto_bus.writer import Fence, Writer
 from stretto_wire.contract.registry import PARTITIONS, STATE, STATE_PREFIX, STREAM
 
@@ -25,10 +25,10 @@ from stretto_runtime.owner.context import Context
 from stretto_runtime.owner.dead_letters import DeadLetters
 from stretto_runtime.owner.handling import Handling, Ports, Takeover
 from stretto_runtime.owner.machines import Machines
-from stretto_runtime.owner.recovery import Loaded, recovered
 from stretto_runtime.owner.reports import Reports
-from stretto_runtime.owner.snapshots import Cursor, Snapshots
-from stretto_runtime.owner.terms import Term, fence_subject, term_at, terms
+from stretto_runtime.owner.state.recovery import Loaded, recovered
+from stretto_runtime.owner.state.snapshots import Cursor, Snapshots
+from stretto_runtime.owner.tenure.terms import Term, fence_subject, term_at, terms
 from stretto_runtime.process.faults import Contradiction
 from stretto_runtime.service import Service
 

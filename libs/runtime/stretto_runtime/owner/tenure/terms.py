@@ -15,7 +15,7 @@ from typing import Any, cast
 import structlog
 from pydantic import ValidationError
 from pydantic_core import from_json
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 
 from stretto_runtime.service import Service
 

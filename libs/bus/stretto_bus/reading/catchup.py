@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stretto_bus.bus import Bus
-from stretto_bus.ordered_consumer import BATCH, QUEUE_MESSAGES, OrderedConsumer, Stored
+from stretto_bus.reading.ordered_consumer import BATCH, QUEUE_MESSAGES, OrderedConsumer, Stored
 
 MERGE_FROM = 2000
 """Backlog from which a consumer per filter pays."""

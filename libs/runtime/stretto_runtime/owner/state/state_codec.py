@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic_core import from_json, to_json
 
 from stretto_runtime.inputs import CLUSTER
-from stretto_runtime.owner.snapshots import Document, digest, pack, unpack
+from stretto_runtime.owner.state.snapshots import Document, digest, pack, unpack
 from stretto_runtime.process.faults import RuntimeFault, VersionRefusal
 
 JOB_SCOPE, CLUSTER_SCOPE = "job", "cluster"

@@ -19,7 +19,7 @@ from stretto_messages.base import counted
 from stretto_wire.contract.registry import STATE_PREFIX
 
 from stretto_bus.bus import Bus
-from stretto_bus.ordered_consumer import scan
+from stretto_bus.reading.ordered_consumer import scan
 
 HOLES_MOST = 300_000
 """Messages that left a stream in its middle of which the server still makes a list that it can send."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 import structlog
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault, Fenced
-from stretto_bus.ordered_consumer import OrderedConsumer, Stored, read
+from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored, read
 from stretto_bus.writer import Fence
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
 

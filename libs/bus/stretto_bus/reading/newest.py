@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault
-from stretto_bus.ordered_consumer import Stored, scan
+from stretto_bus.reading.ordered_consumer import Stored, scan
 
 SURPLUS = 4
 """Times as many messages as were asked for that may be read (taste)."""

@@ -39,12 +39,12 @@ from pydantic_core import from_json
 from stretto_bus.bus import PIPELINED, Bus
 from stretto_bus.connection import lines_of
 from stretto_bus.faults import BusFault
-from stretto_bus.ordered_consumer import Stored, read
+from stretto_bus.reading.ordered_consumer import Stored, read
 from stretto_bus.writer import Fence, OutgoingMessage, chunks, store_together
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
 
 from stretto_runtime.inputs import CLUSTER
-from stretto_runtime.owner.seals import Damage, Damaged, seal, unseal
+from stretto_runtime.owner.state.seals import Damage, Damaged, seal, unseal
 from stretto_runtime.process.faults import VersionRefusal
 
 SIDES = "ab"

@@ -20,12 +20,21 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 from stretto_bus.faults import BusFault
-from stretto_bus.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import Stored
 from stretto_wire.contract.excerpts import Excerpt, Stream
 from stretto_wire.contract.registry import CHANNELS, EVENTS_KEPT_S, STATE_PREFIX, channel_of
 
-from stretto_runtime.owner.seals import Damage, Damaged, unseal
-from stretto_runtime.owner.snapshots import SIDES, Cursor, Document, Saved, Snapshots, cursor_in, digest, is_removed
+from stretto_runtime.owner.state.seals import Damage, Damaged, unseal
+from stretto_runtime.owner.state.snapshots import (
+    SIDES,
+    Cursor,
+    Document,
+    Saved,
+    Snapshots,
+    cursor_in,
+    digest,
+    is_removed,
+)
 from stretto_runtime.service import Service
 from stretto_runtime.streams import Streams, read
 

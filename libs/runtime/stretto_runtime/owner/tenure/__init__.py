@@ -1,0 +1,1 @@
+"""Whose a partition is, since which term, and who comes next."""
