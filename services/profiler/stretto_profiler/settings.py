@@ -21,8 +21,9 @@ class ProfilerSettings(Settings):
     straggler_slowdown: float = Field(
         DEFAULTS.straggler_slowdown, gt=1, description="step time over the peers' median that makes a straggler"
     )
+    # two cores: a report costs the services that decide 1.5 ms together, decisions included (bench deciding)
     reports_per_s: float = Field(
-        1000.0, gt=0, description="reports that all pods together send; each reports every 1 to 30 s"
+        500.0, gt=0, description="reports that all pods together send; each reports every 1 to 60 s"
     )
     hot_factor: float = Field(
         DEFAULTS.hot_factor, gt=1, description="update time over the peers' median that makes a hot server"

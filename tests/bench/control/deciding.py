@@ -2,7 +2,7 @@
 
 A live job has 2 workers and 1 parameter server, and a ledger that publishes its progress; only the training is left out
 (``fleet``). Pods and ledgers tell as often as real ones in such a crowd, whose pods ask the profiler for the interval:
-200 jobs every second, 1,000 every three. A decision is applied a second later, as by an actuator. The figure is the
+200 jobs every 1.2 s, 1,000 every six. A decision is applied a second later, as by an actuator. The figure is the
 time between two stamps of the server: of the report that closed a window, and of the decision that followed
 (``plan-decided`` or ``plan-refused``). The ids of the messages between them link the two. Waits by design lie before
 the report (the window of 5 s or 1.5 reports, three settled windows before a measurement is proposed). Only decisions

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 SHORTEST_S = 1.0
-LONGEST_S = 30.0
-"""A window of a profile spans 1.5 reports: a straggler is named after two, here 90 s."""
+LONGEST_S = 60.0
+"""A window of a profile spans 1.5 reports: a straggler is named after two, here 180 s."""
 
 
 def report_interval_s(pods: int, reports_per_s: float) -> float:
