@@ -1,10 +1,10 @@
 """10,000 pods beside the facts of 50 jobs: what they add to the log of facts, and to the latency of a fact.
 
-The pods send twice as many reports as the profiler asks all pods for, over a few connections and under a subject each.
-A real profiler takes the reports in. A fact goes to a replica of the runtime's counting service; its latency is the time
-from publishing to the arrival of the service's own event about it. Rounds without and with telemetry alternate on one
-server, and the baseline is that of the rounds without. ``PODS_SECONDS`` sets the time of each round (default 30, which
-is two profiles of each job).
+The pods send twice as many reports as the profiler asks all pods for, over a few connections and under a subject
+each. A real profiler takes the reports in. A fact goes to a replica of the runtime's counting service; its latency is
+the time from publishing to the arrival of the service's own event about it. Rounds without and with telemetry
+alternate on one server, and the baseline is that of the rounds without. ``PODS_SECONDS`` sets the time of each round
+(default 30, which is two profiles of each job).
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from stretto_bus.reading.ordered_consumer import read
 from stretto_installation.server import EmbeddedServer
 from stretto_installation.settings import FACTS_BYTES
 from stretto_messages.gateway import JobCancelled
+from stretto_profiler.settings import ProfilerSettings
 from stretto_wire.contract.registry import PROFILES_KEPT_S, STREAM, TELEMETRY
 
 from tests.bench.control.fleet import Job, Pod, fleet, sent, store
