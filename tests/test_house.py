@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import distribution, packages_distributions
@@ -39,6 +39,17 @@ LONGEST_CLASS_LINES = 250
 LONG_CLASSES_MAX = 10
 LONGER_CLASS = f"Larger than {LONGEST_CLASS_LINES} lines: "
 """A longer class gives its reason in its docstring, after these words."""
+MODULES_MAX = 12
+LARGER_ROOMS = {
+    "libs/core/stretto_core/actuator": 13,
+    "libs/core/stretto_core/arbiter": 15,
+    "libs/installation/stretto_installation/one_machine": 13,
+    "libs/messages/stretto_messages": 15,
+    "libs/plane/stretto_plane": 13,
+    "libs/sim/stretto_sim/cluster": 13,
+    "libs/trainer/stretto/engine": 15,
+}
+"""Folders that have more modules still, and how many: none may be added to them."""
 GLOSSARY_WORDS_MAX = 60
 HOMEPAGE = "https://stretto.dev"
 """The address of the project, in the domain of its Kubernetes API group."""
@@ -269,6 +280,18 @@ def test_there_are_not_more_long_classes() -> None:
     """A class that is long for a reason is still long: their number falls, and this bound with it."""
     long = [each.place for each in definitions_of_product(ast.ClassDef) if each.lines > LONGEST_CLASS_LINES]
     assert len(long) <= LONG_CLASSES_MAX, long
+
+
+def test_no_room_holds_more_than_a_dozen_modules() -> None:
+    """A room is a folder of a package; a larger one may only become smaller, and its bound with it."""
+    products = [path for part in ("libs/*/*", "services/*/*") for path in ROOT.glob(part) if path.name != "tests"]
+    modules = Counter(
+        str(path.parent.relative_to(ROOT))
+        for product in products
+        for path in product.rglob("*.py")
+        if not path.name.startswith("__")
+    )
+    assert {room: count for room, count in modules.items() if count > MODULES_MAX} == LARGER_ROOMS
 
 
 def test_a_public_class_name_stands_in_at_most_two_packages() -> None:

@@ -41,7 +41,7 @@ NUMBER = partition_of(VICTIM)
 BESIDE = next(job for n in range(200) if partition_of(job := f"job-{n}") == NUMBER)
 """A job of the same partition."""
 ODD = "Not~a~job"
-"""What stands where a subject names its job."""
+"""A name in a subject that no job may have."""
 ELSEWHERE = next(job for n in range(200) if partition_of(job := f"job-{n}") == partition_of(ODD) != NUMBER)
 """A job of the partition of ``ODD``: once it is served, so is what was stored before."""
 SNAP = f"{STATE_PREFIX}snap.dispatcher.{NUMBER}.{VICTIM}"
