@@ -21,21 +21,21 @@ CURVE: dict[str, Any] = {
 
 
 def test_each_share_in_memory_has_its_reads_speed_memory_and_cost() -> None:
-    """A row is 128 bytes hot and 24.7 in any case; 0.9 of a limit is filled."""
+    """A row is 128 bytes hot and 24.7 in any case; 0.88 of 0.98 of a limit are filled."""
     found = document_of(CURVE)
     quarter, _, _, whole = found["options"]
-    assert quarter["memory_gib"] == pytest.approx((24.7 + 32) / 0.9)
-    assert whole["memory_gib"] == pytest.approx(152.7 / 0.9)
+    assert quarter["memory_gib"] == pytest.approx((24.7 + 32) / 0.88 / 0.98)
+    assert whole["memory_gib"] == pytest.approx(152.7 / 0.88 / 0.98)
     assert (whole["reads_per_step"], whole["disk_gib"], whole["steps_per_s"]) == (0, 0, 50)
-    assert quarter["reads_per_step"] == 400
-    assert quarter["steps_per_s"] == pytest.approx(1 / (0.02 + 400 / 40_000))
+    assert quarter["reads_per_step"] == pytest.approx(0.96 * 400)
+    assert quarter["steps_per_s"] == pytest.approx(1 / (0.02 + 384 / 40_000))
     low, high = quarter["steps_per_s_interval"]
-    assert [low, high] == pytest.approx([1 / (0.02 + 480 / 40_000), 1 / (0.02 + 320 / 40_000)])
+    assert [low, high] == pytest.approx([1 / (0.02 + 1.2 * 384 / 40_000), 1 / (0.02 + 0.8 * 384 / 40_000)])
     assert quarter["cost_per_hour"] == pytest.approx(0.64 + 0.005 * quarter["memory_gib"])
 
 
 def test_the_cheapest_weighs_speed_against_memory() -> None:
-    assert document_of(CURVE)["cheapest"]["hot_share"] == 0.5
+    assert document_of({**CURVE, "reads_per_s": 30_000.0})["cheapest"]["hot_share"] == 0.5
     assert document_of({**CURVE, "memory_gib_hour": 0.0})["cheapest"]["hot_share"] == 1
     assert document_of({**CURVE, "compute_s": 0.02})["cheapest"]["hot_share"] == 0.25, "its reads hide"
 
@@ -44,8 +44,8 @@ def test_what_the_limit_holds_is_an_option_and_nothing_beyond_is_taken() -> None
     found = document_of({**CURVE, "limit_gib": 100.0, "memory_gib_hour": 0.0})
     held = found["cheapest"]
     assert held["memory_gib"] == pytest.approx(100)
-    assert held["hot_share"] == pytest.approx((90 - 24.7) / 128)
-    assert 0.1 < held["reads_per_step"] / 1000 < 0.2
+    assert held["hot_share"] == pytest.approx((0.88 * 98 - 24.7) / 128)
+    assert 0.1 < held["reads_per_step"] / 1000 < 0.3
     assert len(found["options"]) == 5
 
 
@@ -58,7 +58,7 @@ def test_what_does_not_fit_is_an_answer(tight: dict[str, float]) -> None:
 
 def test_workers_share_the_disk() -> None:
     found = document_of({**CURVE, "workers": 16, "compute_s": 0.02})
-    assert found["options"][0]["steps_per_s"] == pytest.approx(40_000 / 400)
+    assert found["options"][0]["steps_per_s"] == pytest.approx(40_000 / 384)
 
 
 def test_people_get_a_table() -> None:

@@ -7,6 +7,9 @@ cold row costs a read of the disk. The disk's own rate is measured in the same r
 once as a batch has. The bound is what it allows: min(1, its reads a second / (reads a step x steps a second with room
 for all)). The tight side trains with look-ahead, and without: its workers name the rows of the batches to come, or not.
 
+Before that the tight servers have more of the bytes. What the roomy ones tell then foretells reads and speed, which
+are compared with those that there are.
+
 python -m tests.bench.training.spilling [seconds]
 """
 
@@ -26,17 +29,23 @@ from stretto.engine import Access, Key, Layout, Parameters
 from stretto.engine.spilling import random_reads_per_s
 from stretto.examples.wide_deep import WideDeep
 from stretto.readers import Batch
+from stretto_core.model.spilling import AHEAD_BYTES, LIMIT_SHARE, Step, hot_rows, reads_per_step
+from stretto_messages.values import BUCKETS
 from stretto_parameters import kernels
 
 from tests.bench.claims import Claim, above
 from tests.bench.processes import Process, Servers, first_columns, moves_to
 from tests.bench.rows import Row, row, row_at_most
 from tests.bench.training.trainer import Job
+from tests.bench.training.trainer_task import BATCH
 
 ROUNDS, ROUND_S = 6, 8.0
-FILLED, FILLED_BATCH = 300, 16_384
+FILLED, FILLED_BATCH, LIKE_TRAINING = 300, 16_384, 48
 SHARE = 0.25
 BAR, LOOK_AHEAD_BAR = 0.8, 0.9
+FORETOLD, FORETOLD_ROUNDS = (0.75, 0.5, 0.375), 2
+"""Shares of the bytes for which reads and speed are foretold; rows that have to go, go at once."""
+FORETOLD_BARS = {"reads": 20.0, "steps/s": 10.0}
 
 
 CLAIMS = (
@@ -76,24 +85,26 @@ TASKS = {"the demo's stream": Demo, "Zipf's law": Zipf}
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Steps a second of a round, and the cold rows that were read for each step."""
+    """Steps a second of a round; of each step the rows that were read and pulled, processor time and computing."""
 
     rate: float
     reads: float
+    pulled: float
+    cpu_s: float
+    compute_s: float
 
 
 class Side:
     """A job of two servers and two workers that train `task` from a common checkpoint."""
 
-    def __init__(self, task: str, folder: str, budget_bytes: int = 0) -> None:
+    def __init__(self, task: str, folder: str, budget_bytes: int = 2**40) -> None:
         self.job = Job()
         self.job.workers = [
             Process("-m", "tests.bench.training.trainer_worker", f"tests.bench.training.spilling:{task}")
             for _ in range(2)
         ]
         [layout, _] = [worker.ask(do="layout")["layout"] for worker in self.job.workers]
-        spill = {"folder": folder, "budget_bytes": budget_bytes} if budget_bytes else None
-        self.job.servers = Servers(self.job.engine, layout, spill=spill)
+        self.job.servers = Servers(self.job.engine, layout, spill={"folder": folder, "budget_bytes": budget_bytes})
         self.job.servers.start(2)
         self.job.stream = True
 
@@ -109,10 +120,13 @@ class Side:
     def turn(self, hints: bool = True) -> Turn:
         """Train; hints: workers name the rows of the batches to come."""
         self.job.connect(hints=hints)
-        before = sum(each.get("rows_read", 0) for each in self.tiers())
+        names = ("rows_read", "rows_pulled")
+        before = [sum(each[name] for each in self.tiers()) for name in names]
         steps = self.job.round(ROUND_S)
-        reads = sum(each.get("rows_read", 0) for each in self.tiers()) - before
-        return Turn(steps.rate, reads / (steps.rate * ROUND_S))
+        after = [sum(each[name] for each in self.tiers()) for name in names]
+        each_step = [(now - then) / steps.steps for now, then in zip(after, before, strict=True)]
+        compute_s = statistics.median(worker.ask(do="compute_s") for worker in self.job.workers)
+        return Turn(steps.rate, *each_step, (steps.worker_ms + steps.server_ms) / 1e3, compute_s)
 
     def copied(self, folder: str) -> tuple[float, float]:
         """Save images, move columns to a third server while workers train; return (longest pause, longest freeze)."""
@@ -131,16 +145,22 @@ class Side:
 
 
 def fill(task: WideDeep, servers: Servers) -> None:
-    """Make the rows of the first samples: pushes without a gradient."""
+    """Make the rows of the first samples: pulls, and pushes without a gradient.
+
+    The last ones come in batches as in training, so that the servers know how soon such a batch's rows are used again.
+    """
     layout = Layout.from_dict(servers.layout)
     access = Access(Key.of(servers.access["key"].encode()))
     parameters = Parameters(layout, dict(servers.addresses), worker=9, access=access)
     parameters.seed(np.zeros(layout.dense_size, np.float32))
     dense = np.zeros(layout.dense_size, np.float32)
-    for shard in range(FILLED):
-        keys = layout.index(task.keys(task.read(shard * FILLED_BATCH, FILLED_BATCH)))
+    few = range((FILLED - LIKE_TRAINING) * FILLED_BATCH, FILLED * FILLED_BATCH, BATCH)
+    for begin in (*range(0, few.start, FILLED_BATCH), *few):
+        size = BATCH if begin in few else FILLED_BATCH
+        keys = layout.index(task.keys(task.read(begin, size)))
         rows = [np.zeros((len(each), 16), np.float32) for each in keys.tables]
-        where = {"shard": 10**8 + shard, "attempt": 1, "start": 0, "stop": FILLED_BATCH}
+        where = {"shard": 10**8 + begin, "attempt": 1, "start": 0, "stop": size}
+        parameters.begin_pull(keys).result()
         parameters.push(keys, rows, dense, **where)
         parameters.forget([where["shard"]])
     parameters.close()
@@ -159,7 +179,7 @@ def sides(name: str, folder: str) -> Iterator[tuple[Side, Side, int]]:
         for path, process in zip(paths, roomy.job.servers.processes, strict=True):
             process.ask(do="save", path=path)
         full_bytes = max(each["memory_bytes"] for each in roomy.tiers())
-        tight = Side(task.__name__, folder, int(SHARE * full_bytes))
+        tight = Side(task.__name__, folder, int(FORETOLD[0] * full_bytes))
         stack.callback(tight.job.kill)
         tight.load(paths)
         roomy.job.connect()
@@ -167,12 +187,63 @@ def sides(name: str, folder: str) -> Iterator[tuple[Side, Side, int]]:
         yield roomy, tight, full_bytes
 
 
+def foretold(name: str, roomy: Side, tight: Side, full_bytes: int, disk_reads_per_s: float) -> list[Row]:
+    """Compare what the roomy side's telemetry foretells for less memory with what the tight side then does.
+
+    All processes share the machine, so its cores are those of the servers: as many as they all got. With still less
+    memory entries and index leave hardly a row, and no spilling would be offered.
+    """
+    off: dict[str, list[str]] = {"reads": [], "steps/s": []}
+    worst, inside = dict.fromkeys(off, 0.0), list[bool]()
+    for share in FORETOLD:
+        tight.tiers(budget_bytes=int(share * full_bytes))
+        tight.turn()
+        errors: dict[str, list[float]] = {of: [] for of in off}
+        for _ in range(FORETOLD_ROUNDS):
+            known, found = roomy.turn(), tight.turn()
+            reads = sum(_reads(each, share * full_bytes, known.pulled / 2) for each in roomy.tiers())
+            step = Step(
+                2 / known.rate,
+                known.compute_s,
+                2,
+                disk_reads_per_s,
+                known.pulled,
+                known.cpu_s,
+                known.cpu_s * known.rate,
+            )
+            slow = step.slowdown_interval(reads)
+            errors["reads"].append(reads / found.reads - 1)
+            errors["steps/s"].append(known.rate / (1 + step.slowdown(reads)) / found.rate - 1)
+            inside.append(known.rate / (1 + slow.high) <= found.rate <= known.rate / (1 + slow.low))
+        for of, each in errors.items():
+            worst[of] = max(worst[of], 100 * abs(statistics.median(each)))
+            off[of].append(f"{share:g}: {', '.join(f'{one:+.0%}' for one in each)}")
+    rows = [
+        row_at_most(
+            f"{of} foretold, {name}: largest error", worst[of], "%", bar, f"by share of the bytes {'; '.join(off[of])}"
+        )
+        for of, bar in FORETOLD_BARS.items()
+    ]
+    held, of = 100 * sum(inside) / len(inside), f"steps/s inside the interval, {name}"
+    return [*rows, row(of, held, "% of rounds", ">= 90", held >= 90, f"{len(inside)} rounds")]
+
+
+def _reads(server: dict[str, Any], budget_bytes: float, pulled: float) -> float:
+    """Return the reads a step that a server's telemetry foretells under a budget: that is what a limit leaves."""
+    rows, row_bytes = server["rows"], server["row_bytes"]
+    rest = server["memory_bytes"] - rows * row_bytes + BUCKETS / 2 * AHEAD_BYTES
+    hot = hot_rows(rows, row_bytes, rest, budget_bytes / LIMIT_SHARE)
+    return reads_per_step(server["miss_ratios"], hot / rows, rows, pulled)
+
+
 def measured(name: str) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         reads_per_s = statistics.median(random_reads_per_s(Path(folder), kernels.load()) for _ in range(5))
         with sides(name, folder) as (roomy, tight, full_bytes):
-            for side in (roomy, tight):
-                side.turn()
+            roomy.turn()
+            rows = foretold(name, roomy, tight, full_bytes, reads_per_s)
+            tight.tiers(budget_bytes=int(SHARE * full_bytes))
+            tight.turn()
             turns = [(roomy.turn(), tight.turn(), tight.turn(hints=False)) for _ in range(ROUNDS)]
             found = tight.tiers()
             pauses, freezes = zip(*(side.copied(folder) for side in (roomy, tight)), strict=True)
@@ -187,7 +258,6 @@ def measured(name: str) -> list[Row]:
         f"{need:.0f} reads a step; the disk does {reads_per_s:.0f} a second: bound {bound:.2f}; books "
         f"{'exact' if len(counted) <= 2 else 'NOT EXACT'}"
     )
-    rows: list[Row] = []
     for place, bar, told in ((1, LOOK_AHEAD_BAR, ""), (2, BAR, ", without look-ahead")):
         rate = statistics.median(turn[place].rate for turn in turns)
         ratio = statistics.median(turn[place].rate / turn[0].rate for turn in turns)

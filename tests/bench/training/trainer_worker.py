@@ -60,11 +60,12 @@ class Worker:
         if not hints:
             self.parameters.hint = lambda keys: None
         self.parameters.seed(self.program.initial_dense())
+        self.timer = StepTimer()
         self.trainer = Trainer(
             self.program,
             self.parameters,
             BATCH,
-            StepTimer(),
+            self.timer,
             keep_going=lambda: time.monotonic() < self.until,
             passed=lambda _: self.ends.append(time.monotonic()),
             pipeline=pipeline,
@@ -102,6 +103,10 @@ class Worker:
     def collect(self):
         self.thread.join()
         return {"ends": self.ends, "loss": self.trainer.last_loss}
+
+    def compute_s(self):
+        """Return the mean time of computing of the steps since the connection, as a pod tells it."""
+        return self.timer.window().times.gradient_s
 
 
 def main():

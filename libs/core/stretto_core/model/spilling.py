@@ -2,21 +2,23 @@
 
 Of R rows of b bytes a share h is in memory, the others in a log on the disk. With c bytes of a cold row in memory, u
 rows that a step pulls from the server, w workers, D reads per second of its disk, and T a step's time without reads, of
-which T_grad is computing:
+which T_grad is computing and for which the server's k cores work P seconds:
 
-    memory(h) = rest + R c + h R (b - c)
-    reads(h)  = miss(h) u                                        a step, at one server
-    T(h)      = max(T + max(0, reads(h)/D - T_grad), w reads(h)/D)
+    memory(h) = (rest + (R c + h R (b - c)) / HOT_FILL) / LIMIT_SHARE
+    reads(h)  = BY_HEAT miss(h) u                                a step, at one server
+    P(h)      = P + u LOOK_CPU_S + reads(h) READ_CPU_S
+    T(h)      = max(T + max(0, reads(h)/D - T_grad), w reads(h)/D, w P(h)/k)
 
 The pull of a step hides under the computation of the one before, as far as it is no longer. The steps of all workers
-share the disk, which in the end is the limit. The interval has READS_ERROR more or fewer reads, and at its upper end
-nothing hides: so it is without the pipeline.
+share disk and cores, one of which in the end is the limit. The interval has READS_ERROR more or fewer reads. At its
+lower end a read takes half the processor time; at its upper end twice, and nothing hides, as without the pipeline.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stretto_messages.values import Interval, Remedy
 
@@ -26,11 +28,23 @@ RECORD_BYTES = 12
 """Bytes of a record on the disk beside the row: key and checksum."""
 LOG_FACTOR = 2.0
 """Most bytes of the log for a byte of its rows: a segment that is half garbage is written anew."""
-HOT_FILL = 0.9
-"""Share of its limit that a server fills with rows, entries, index and all else that it has."""
+LIMIT_SHARE = 0.98
+"""Share of its limit that a server uses at most."""
+HOT_FILL = 0.88
+"""Share of what the limit leaves for rows, entries and index that a server fills: from 0.9 on it evicts, down to 0.85
+at most. Measured, 0.88 to 0.9: ``python -m tests.bench.training.spilling``."""
+AHEAD_BYTES = 2**16
+"""Memory of a bucket whose rows come and go that none of them takes: a part is touched so far ahead."""
+BY_HEAT = 0.96
+"""Reads of a server that evicts by heat and reads ahead, over those by the order of use, of which curves are. Measured,
+0.8 to 1.2: what was read ahead may be evicted again before its batch comes."""
 READS_ERROR = 0.2
-"""Relative error of the reads that are forecast: by heat a server reads up to 18 % less than by the order of use."""
-
+"""Relative error of the reads that are forecast."""
+READ_CPU_S = 20e-6
+"""Processor time of a read row, with the eviction of another one for it. Measured in the same bench: 13 to 37 us."""
+LOOK_CPU_S = 0.6e-6
+"""Processor time of a pulled row of a server that has cold ones, since it is named and looked for ahead, too. Measured
+in the same bench."""
 
 SLOWDOWN_MAX = 1000.0
 """Largest slow-down that is told: whatever pods report, it stays a number."""
@@ -38,17 +52,26 @@ SLOWDOWN_MAX = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step of one worker, as far as reads of rows make it longer. ``time_s``: without any; ``compute_s``: T_grad."""
+    """A step of one worker, as far as reads of rows make it longer. ``time_s``: without any; ``compute_s``: T_grad.
+
+    ``rows``: those that it pulls from the server. ``cpu_s``: P; ``cores``: k, those of the server, infinite where they
+    are no limit.
+    """
 
     time_s: float
     compute_s: float
     workers: int
     disk_reads_per_s: float
+    rows: float = 0.0
+    cpu_s: float = 0.0
+    cores: float = math.inf
 
-    def with_reads_s(self, reads: float, hidden: float = 1.0) -> float:
-        """Return T with ``reads`` reads a step, of which at most ``hidden`` T_grad hide."""
+    def with_reads_s(self, reads: float, hidden: float = 1.0, cpu_factor: float = 1.0) -> float:
+        """Return T with ``reads`` a step, of ``cpu_factor`` READ_CPU_S, while ``hidden`` T_grad hide the disk."""
         disk_s = reads / self.disk_reads_per_s
-        return max(self.time_s + max(0.0, disk_s - hidden * self.compute_s), self.workers * disk_s)
+        cpu_s = self.cpu_s + spilling_cpu_s(self.rows, cpu_factor * reads)
+        busy_s = max(disk_s, cpu_s / self.cores)
+        return max(self.time_s + max(0.0, disk_s - hidden * self.compute_s), self.workers * busy_s)
 
     def slowdown(self, reads: float) -> float:
         """Return the share by which a step takes longer."""
@@ -56,41 +79,60 @@ class Step:
 
     def slowdown_interval(self, reads: float) -> Interval:
         """Return the interval of that share."""
-        low, high = self.with_reads_s((1 - READS_ERROR) * reads), self.with_reads_s((1 + READS_ERROR) * reads, 0.0)
+        low = self.with_reads_s((1 - READS_ERROR) * reads, cpu_factor=0.5)
+        high = self.with_reads_s((1 + READS_ERROR) * reads, 0.0, 2.0)
         return Interval(low=self._slower(low), high=self._slower(high))
 
     def _slower(self, time_s: float) -> float:
         return min(time_s / self.time_s - 1, SLOWDOWN_MAX)
 
-    @staticmethod
-    def measured(time_s: float, compute_s: float, workers: int, disk_reads_per_s: float, reads: float) -> Step:
-        """Return the step that takes ``time_s`` with its reads already."""
-        compute_s = min(compute_s, time_s)
-        without_s = max(time_s - max(0.0, reads / disk_reads_per_s - compute_s), compute_s, time_s / 1000)
-        return Step(without_s, compute_s, workers, disk_reads_per_s)
+    def without(self, reads: float) -> Step:
+        """Return the step as it is without ``reads``, which its times have now."""
+        if not reads:
+            return self
+        compute_s = min(self.compute_s, self.time_s)
+        waits_s = max(0.0, reads / self.disk_reads_per_s - compute_s)
+        time_s = max(self.time_s - waits_s, compute_s, self.time_s / 1000)
+        return replace(
+            self, time_s=time_s, compute_s=compute_s, cpu_s=max(0.0, self.cpu_s - spilling_cpu_s(self.rows, reads))
+        )
 
 
-def miss_ratio(curve: Sequence[float], hot_share: float) -> float:
+def spilling_cpu_s(rows: float, reads: float) -> float:
+    """Return the processor time of a step's reads, beside that of a server whose rows are all in memory."""
+    return rows * LOOK_CPU_S + reads * READ_CPU_S if reads else 0.0
+
+
+def miss_ratio(curve: Sequence[float], hot_share: float, batch_share: float) -> float:
     """Return the share of pulled rows that are read if ``hot_share`` of all rows are in memory: linear between points.
 
-    ``curve``: at 1/n, 2/n, … 1 of the rows, n being its length. With no row in memory all are read.
+    ``curve``: at 1/n, 2/n, … 1 of the rows, n being its length. Below the first point it is linear in the logarithm of
+    the share, as by Zipf's law; all are read where no more are in memory than a batch has, ``batch_share`` of all.
     """
     at = min(max(hot_share, 0.0), 1.0) * len(curve)
     below = min(int(at), len(curve) - 1)
-    before = curve[below - 1] if below else 1.0
-    return before + (at - below) * (curve[below] - before)
+    if below:
+        return curve[below - 1] + (at - below) * (curve[below] - curve[below - 1])
+    least = min(max(batch_share * len(curve), 1e-9), 1 - 1e-9)
+    hit = math.log(max(at, least) / least) / -math.log(least)
+    return 1.0 - hit * (1.0 - curve[0])
+
+
+def reads_per_step(curve: Sequence[float], hot_share: float, rows: float, pulled: float) -> float:
+    """Return how many of the rows that a step pulls are read, at a server of so many ``rows``."""
+    return BY_HEAT * miss_ratio(curve, hot_share, pulled / max(rows, 1.0)) * pulled
 
 
 def hot_rows(rows: float, row_bytes: float, rest_bytes: float, limit_bytes: float) -> float:
     """Return how many rows are in memory under a limit; 0 if it does not even hold what cold rows need."""
-    left = HOT_FILL * limit_bytes - rest_bytes - rows * COLD_ROW_BYTES
+    left = HOT_FILL * (LIMIT_SHARE * limit_bytes - rest_bytes) - rows * COLD_ROW_BYTES
     return min(max(left / max(row_bytes - COLD_ROW_BYTES, 1.0), 0.0), rows)
 
 
 def memory_bytes(rows: float, row_bytes: float, rest_bytes: float, hot_share: float) -> int:
     """Return the least limit under which so large a share of the rows is in memory."""
-    hot_bytes = hot_share * rows * (row_bytes - COLD_ROW_BYTES)
-    return int((rest_bytes + rows * COLD_ROW_BYTES + hot_bytes) / HOT_FILL)
+    table_bytes = rows * (COLD_ROW_BYTES + hot_share * (row_bytes - COLD_ROW_BYTES))
+    return int((rest_bytes + table_bytes / HOT_FILL) / LIMIT_SHARE)
 
 
 def log_bytes(cold_rows: float, row_bytes: float) -> int:

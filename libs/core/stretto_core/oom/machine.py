@@ -22,7 +22,7 @@ from stretto_core.oom.forecast import Lead, MemoryForecast, forecast
 from stretto_core.oom.growth import GrowthLaw, add_point, fit_growth
 from stretto_core.oom.remedies import remedies
 from stretto_core.oom.state import JobOpened, WatchSettings, WatchState
-from stretto_core.oom.usage import RowCost, ServerUsage, UsagePoint, row_cost, spilled_bytes_at
+from stretto_core.oom.usage import ServerUsage, UsagePoint, row_cost, spilled_bytes_at
 
 AFTER_KILL = 1.5
 """Factor on the limit at which a server was killed, requested because its need was not measured. Taste."""
@@ -147,21 +147,19 @@ class OomMachine:
         lead = Lead(self.settings.lead_s, self.settings.move_lead_s)
         known = (state.servers, growth, cost, state.samples_total, state.samples_per_s, lead, opened.max_bytes)
         found = forecast(*known)
-        ways = self._remedies(event, found, opened, cost)
+        ways = self._remedies(event, found, opened)
         spills = _spills(event, opened.profile, ways)
         if spills:
             found = forecast(*known, spilled_bytes_at)
         return self._publish(replace(self._decide(event.job, found, opened, now, spills), remedies=ways), now)
 
-    def _remedies(
-        self, event: ProfileMeasured, found: MemoryForecast, opened: JobOpened, cost: RowCost
-    ) -> tuple[Remedy, ...]:
+    def _remedies(self, event: ProfileMeasured, found: MemoryForecast, opened: JobOpened) -> tuple[Remedy, ...]:
         """Return what may be done for servers that may not hold all their rows in memory; empty for others."""
         if opened.profile is None or not found.crosses:
             return ()
         fullest = max(found.servers, key=lambda server: server.at_end_bytes)
         need_bytes = max(found.recommended_bytes, fullest.limit_bytes)
-        return remedies(self.state.servers[fullest.pod], need_bytes, cost, event, fullest.pod, opened.profile)
+        return remedies(self.state.servers[fullest.pod], need_bytes, event, fullest.pod, opened.profile)
 
     def _decide(
         self, job: str, found: MemoryForecast, opened: JobOpened, now: float, spills: Remedy | None

@@ -14,16 +14,14 @@ from stretto_messages.values import PsProfile, Remedy
 
 from stretto_core.model import spilling
 from stretto_core.model.types import JobProfile
-from stretto_core.oom.growth import Estimate
-from stretto_core.oom.usage import RowCost, ServerUsage, bytes_at
+from stretto_core.oom.usage import ServerUsage, rest_bytes
 
 READS_OFF = 2.0
 """Largest factor by which measured reads correct those that the curve tells. Taste."""
-NOTHING_NEW = Estimate(0.0, 0.0, 0.0)
 
 
 def remedies(
-    usage: ServerUsage, need_bytes: int, cost: RowCost, measured: ProfileMeasured, pod: str, job: JobProfile
+    usage: ServerUsage, need_bytes: int, measured: ProfileMeasured, pod: str, job: JobProfile
 ) -> tuple[Remedy, ...]:
     """Return what may be done for the server ``pod``, the fullest, if all its rows need ``need_bytes``.
 
@@ -39,10 +37,10 @@ def remedies(
             more = replace(plan, ps_memory_bytes=need_bytes)
             yield Remedy(kind="grow", ps=plan.ps, ps_memory_bytes=need_bytes, cost_per_hour=job.cost_per_hour(more))
         each = plan.ps_memory_bytes if need_bytes <= high.ps_memory_bytes else high.ps_memory_bytes
+        rest = rest_bytes(usage)
         wider = replace(plan, ps=math.ceil(plan.ps * need_bytes / each), ps_memory_bytes=each)
         if plan.ps < wider.ps <= high.ps:
             yield Remedy(kind="move", ps=wider.ps, ps_memory_bytes=each, cost_per_hour=job.cost_per_hour(wider))
-        rest = bytes_at(usage, NOTHING_NEW, cost).mean - usage.rows * server.row_bytes
         rows = max(float(usage.rows), (need_bytes - rest) / max(server.row_bytes, 1.0))
         yield from _spill(rows, rest, measured, server, job)
 
@@ -54,7 +52,7 @@ def _spill(
 ) -> Iterator[Remedy]:
     """Yield the remedy of evicting rows, unless policy, disk or memory does not allow it."""
     plan, row_bytes = measured.plan, server.row_bytes
-    hot = spilling.hot_rows(rows, row_bytes, rest_bytes, plan.ps_memory_bytes)
+    hot = spilling.hot_rows(rows, row_bytes, rest_bytes + server.buckets * spilling.AHEAD_BYTES, plan.ps_memory_bytes)
     disk_bytes = spilling.log_bytes(rows - hot, row_bytes)
     room_bytes = server.disk_free_bytes + server.log_bytes
     if job.spill_limit_bytes:
@@ -63,13 +61,20 @@ def _spill(
         return
     steps = _steps(measured)
     pulled, reads_now = server.rows_pulled / steps, server.rows_read / steps
-    reads = spilling.miss_ratio(measured.miss_ratios, hot / rows) * pulled
+    reads = spilling.reads_per_step(measured.miss_ratios, hot / rows, rows, pulled)
     if reads_now and server.cold_rows:
-        told = spilling.miss_ratio(measured.miss_ratios, 1 - server.cold_rows / server.categories) * pulled
+        now_hot = 1 - server.cold_rows / server.categories
+        told = spilling.reads_per_step(measured.miss_ratios, now_hot, server.categories, pulled)
         reads *= min(max(reads_now / told, 1 / READS_OFF), READS_OFF) if told else 1.0
-    step = spilling.Step.measured(
-        measured.step_time_s, measured.times.grad_s, plan.workers, server.disk_reads_per_s, reads_now
-    )
+    step = spilling.Step(
+        measured.step_time_s,
+        measured.times.grad_s,
+        plan.workers,
+        server.disk_reads_per_s,
+        rows=pulled,
+        cpu_s=server.cpu_used_cores * measured.window_s / steps,
+        cores=server.cpu_limit_cores or math.inf,
+    ).without(reads_now)
     yield Remedy(
         kind="spill",
         ps=plan.ps,

@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass, field
 from statistics import median, pstdev
 
-from stretto_core.model.spilling import COLD_ROW_BYTES, HOT_FILL
+from stretto_core.model.spilling import COLD_ROW_BYTES, memory_bytes
 from stretto_core.oom.growth import Z_90, Estimate
 
 POINTS_MAX = 40
@@ -171,16 +171,23 @@ def bytes_at(server: ServerUsage, new_rows: Estimate, cost: RowCost) -> Estimate
     )
 
 
+def rest_bytes(server: ServerUsage) -> float:
+    """Return the memory of a server beside its rows, hot and cold."""
+    last = server.points[-1]
+    base = median(point.base_bytes for point in server.points[-3:])
+    return max(0.0, base + last.table_bytes + last.cold_bytes - last.payload_bytes)
+
+
 def spilled_bytes_at(server: ServerUsage, new_rows: Estimate, cost: RowCost) -> Estimate:
     """Return the memory of a server that goes on evicting rows: what it has, unless cold rows alone come to need more.
 
-    Their entries and index take at most HOT_FILL of the limit, and of the hot rows hardly one is left then.
+    Where their entries and index fill the limit, hardly a hot row is left.
     """
     last = server.points[-1]
     all_hot = bytes_at(server, Estimate(0.0, 0.0, 0.0), cost)
-    rest = last.rows * max(0.0, last.row_bytes - COLD_ROW_BYTES)
 
     def at(now: float, rows: float) -> float:
-        return max(float(last.used_bytes), (now - rest + COLD_ROW_BYTES * rows) / HOT_FILL)
+        least = memory_bytes(last.rows + rows, last.row_bytes, now - last.rows * last.row_bytes, 0.0)
+        return float(max(last.used_bytes, least))
 
     return Estimate(at(all_hot.low, new_rows.low), at(all_hot.mean, new_rows.mean), at(all_hot.high, new_rows.high))

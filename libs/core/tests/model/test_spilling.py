@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_core.model.spilling import COLD_ROW_BYTES, Step, cheapest, hot_rows, memory_bytes, miss_ratio, worth
+from stretto_core.model.spilling import (
+    COLD_ROW_BYTES,
+    LOOK_CPU_S,
+    READ_CPU_S,
+    Step,
+    cheapest,
+    hot_rows,
+    memory_bytes,
+    miss_ratio,
+    worth,
+)
 from stretto_core.model.types import Prices
 from stretto_messages.base import GIB
 from stretto_messages.values import Interval, Remedy, Resources
@@ -15,10 +27,11 @@ seconds = st.floats(1e-4, 10)
 
 
 @pytest.mark.parametrize(
-    ("share", "misses"), [(0.0, 1.0), (0.125, 0.7), (0.25, 0.4), (0.375, 0.3), (0.75, 0.1), (0.9, 0.04), (1.0, 0.0)]
+    ("share", "misses"),
+    [(0.0, 1.0), (1 / 64, 1.0), (0.0625, 0.7), (0.25, 0.4), (0.375, 0.3), (0.75, 0.1), (0.9, 0.04), (1.0, 0.0)],
 )
-def test_the_curve_is_a_line_between_its_points(share: float, misses: float) -> None:
-    assert miss_ratio(CURVE, share) == pytest.approx(misses)
+def test_the_curve_is_a_line_between_its_points_and_of_the_logarithm_before_them(share: float, misses: float) -> None:
+    assert miss_ratio(CURVE, share, 1 / 64) == pytest.approx(misses)
 
 
 @given(seconds, st.floats(0, 1), st.integers(1, 64), st.floats(0, 1e5), st.floats(0, 1e5))
@@ -34,7 +47,7 @@ def test_more_reads_never_make_a_step_faster_and_the_interval_holds_the_expectat
 @given(st.floats(1e-3, 10), st.floats(0, 1), st.floats(0, 1e4))
 def test_a_step_that_reads_already_tells_what_it_takes_without(time_s: float, share: float, reads: float) -> None:
     step = Step(time_s, share * time_s, 1, 40_000.0)
-    again = Step.measured(step.with_reads_s(reads), step.compute_s, 1, 40_000.0, reads)
+    again = replace(step, time_s=step.with_reads_s(reads)).without(reads)
     assert again.time_s == pytest.approx(time_s, rel=1e-6)
 
 
@@ -43,6 +56,16 @@ def test_a_pull_hides_under_computing_and_all_workers_share_the_disk() -> None:
     assert alone.slowdown(480) == 0, "12 ms of reads, 12 ms of computing"
     assert alone.slowdown(880) == pytest.approx(0.5)
     assert Step(0.02, 0.012, 8, 40_000.0).with_reads_s(480) == pytest.approx(8 * 0.012)
+
+
+def test_reads_take_processor_time_of_the_server_until_it_is_the_limit() -> None:
+    alone = Step(0.02, 0.012, 4, 1e6, rows=2000, cpu_s=0.004, cores=2.0)
+    assert alone.slowdown(100) == 0, "4 workers take 28.8 ms of the 40 ms that two cores have in a step"
+    assert alone.with_reads_s(900) == pytest.approx(4 * (0.004 + 2000 * LOOK_CPU_S + 900 * READ_CPU_S) / 2)
+    busy = replace(alone, cpu_s=0.010)
+    assert busy.slowdown(0) == 0, "as it is"
+    spilling = replace(busy, time_s=busy.with_reads_s(500), cpu_s=0.010 + 2000 * LOOK_CPU_S + 500 * READ_CPU_S)
+    assert spilling.without(500).cpu_s == pytest.approx(0.010)
 
 
 @given(st.floats(1, 1e10), st.floats(60, 4000), st.floats(0, 1e9), st.floats(0.01, 1))

@@ -23,7 +23,7 @@ from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Emit
 from stretto_core.model import types
-from stretto_core.model.spilling import COLD_ROW_BYTES, Step, hot_rows, miss_ratio
+from stretto_core.model.spilling import COLD_ROW_BYTES, Step, hot_rows, reads_per_step
 from stretto_core.model.types import JobLimits, JobProfile
 from stretto_core.oom.machine import OomMachine
 from stretto_core.oom.state import JobOpened, WatchSettings
@@ -173,14 +173,14 @@ class Play:
         return out
 
     def _hot_share(self, moment: int, pod: int) -> float:
-        """Return the share of a server's rows that are in memory: it fills HOT_FILL of its limit at most."""
+        """Return the share of a server's rows that are in memory."""
         curve, held = self.curve, self.held[pod]
         rest = curve.base_bytes + curve.table_bytes(held)[moment] - curve.rows[moment, held].sum() * curve.row_bytes
         rows = float(curve.rows[moment, held].sum())
         return hot_rows(rows, curve.row_bytes, rest, self.limit) / max(rows, 1.0)
 
     def _read(self, moment: int) -> None:
-        reads = PULLED * max(miss_ratio(MISSES, self._hot_share(moment, pod)) for pod in self.held)
+        reads = max(reads_per_step(MISSES, self._hot_share(moment, pod), 1000 * PULLED, PULLED) for pod in self.held)
         slow = STEP.slowdown(reads)
         self.outcome.slowest = max(self.outcome.slowest, float(1 + slow))
         self.outcome.slow_s += WINDOW_S if slow > 0.05 else 0.0

@@ -15,7 +15,7 @@ from stretto_core.model.types import JobLimits, JobProfile, Prices, SpillPolicy
 from stretto_core.oom.machine import OomMachine
 from stretto_core.oom.remedies import remedies
 from stretto_core.oom.state import JobOpened
-from stretto_core.oom.usage import ServerUsage, UsagePoint, row_cost
+from stretto_core.oom.usage import ServerUsage, UsagePoint
 from stretto_messages.base import GIB
 from stretto_messages.oom import OomForecast
 from stretto_messages.values import Plan, Remedy, StepTimes
@@ -53,7 +53,7 @@ class Job:
             share = 16 * hot / rows
             reads = 0.0 if hot == rows else 0.4 * (1 - share / 16) ** 2 * 1000 * steps
             disk = {"disk_free_bytes": 100 * GIB, "disk_reads_per_s": 1e5, "rows_pulled": int(1000 * steps)} | self.more
-            server = replace(server, cold_rows=rows - hot, rows_read=int(reads), **disk)
+            server = replace(server, cold_rows=rows - hot, rows_read=int(reads), cpu_limit_cores=8.0, **disk)
             times = StepTimes(emb_s=0.001, grad_s=0.01, upd_s=0.001, sync_s=0.001)
             window = replace(
                 measured([server, replace(server, pod="ps-1")]),
@@ -80,7 +80,7 @@ def test_a_server_that_will_not_fit_is_told_three_ways_with_cost_and_speed() -> 
     assert move.cost_per_hour > grow.cost_per_hour > spill.cost_per_hour
     assert spill.cost_per_hour == JobProfile(512, 1, LIMITS, DEAR).cost_per_hour(PLAN)
     assert 0.2 < spill.hot_share < 0.9
-    assert spill.reads_per_step == pytest.approx(1000 * 0.4 * (1 - spill.hot_share) ** 2, rel=0.1)
+    assert spill.reads_per_step == pytest.approx(0.96 * 1000 * 0.4 * (1 - spill.hot_share) ** 2, rel=0.1)
     assert spill.slowdown_interval.low <= spill.slowdown <= spill.slowdown_interval.high
 
 
@@ -151,5 +151,5 @@ def test_whatever_servers_report_the_forecast_can_be_sent(
     usage = ServerUsage()
     usage.add(UsagePoint(10**6, 10**9, 9 * 10**8, row_bytes, 10**5), 2**30, 32)
     profile = JobProfile(512, 10**6, LIMITS, spill="auto")
-    for way in remedies(usage, 8 * 10**9, row_cost([usage]), window, "ps-0", profile):
+    for way in remedies(usage, 8 * 10**9, window, "ps-0", profile):
         assert SENT.validate_python(way) == way

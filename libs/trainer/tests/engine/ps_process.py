@@ -31,7 +31,10 @@ def tiers(state, budget_bytes=None, uncached=False):
     if uncached:
         threading.Thread(target=uncache, args=(store.tiers.logs,), daemon=True).start()
     counts = dataclasses.asdict(store.tiers.counts()) if store.tiers else {}
-    return {**counts, "memory_bytes": store.memory_bytes(), "samples": state["ps"].store.applied().samples.tolist()}
+    rows, pulls = store.categories(), state["ps"].store.pulls
+    told = {"rows_pulled": pulls.rows, "miss_ratios": pulls.miss_ratios(rows)} if pulls else {}
+    sizes = {"memory_bytes": store.memory_bytes(), "rows": rows, "row_bytes": store.row_bytes()}
+    return {**counts, **told, **sizes, "samples": state["ps"].store.applied().samples.tolist()}
 
 
 def uncache(logs):

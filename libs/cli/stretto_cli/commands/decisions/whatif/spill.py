@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -20,7 +21,8 @@ class Curve(Given):
     """A job's parameter servers, all alike, with the miss ratios that one of them tells.
 
     ``miss_ratios``: the k-th of n is for k / n of the rows in memory. ``rows``, ``row_bytes``, ``other_bytes``,
-    ``limit_gib``, ``disk_gib``: of one server. ``other_cost_per_hour``: of the job without its servers' memory.
+    ``server_cpu_s``, ``server_cores``, ``limit_gib``, ``disk_gib``: of one server.
+    ``other_cost_per_hour``: of the job without its servers' memory.
     """
 
     miss_ratios: Annotated[list[Share], Field(min_length=1, max_length=1024)]
@@ -33,6 +35,8 @@ class Curve(Given):
     workers: Count = 1
     servers: Count = 1
     other_bytes: NotNegative = 0.0
+    server_cpu_s: NotNegative = 0.0
+    server_cores: Positive | None = None
     limit_gib: Positive | None = None
     disk_gib: NotNegative | None = None
     other_cost_per_hour: NotNegative = 0.0
@@ -72,8 +76,17 @@ def document_of(given: Curve) -> dict[str, Any]:
 def _option(given: Curve, hot_share: float) -> dict[str, Any]:
     memory = spilling.memory_bytes(given.rows, given.row_bytes, given.other_bytes, hot_share)
     disk = spilling.log_bytes(given.rows * (1 - hot_share), given.row_bytes)
-    reads = spilling.miss_ratio(given.miss_ratios, hot_share) * given.rows_per_step
-    step = spilling.Step(given.step_s, min(given.compute_s, given.step_s), given.workers, given.reads_per_s)
+    per_step = given.rows_per_step
+    reads = spilling.reads_per_step(given.miss_ratios, hot_share, given.rows, per_step)
+    step = spilling.Step(
+        given.step_s,
+        min(given.compute_s, given.step_s),
+        given.workers,
+        given.reads_per_s,
+        per_step,
+        given.server_cpu_s,
+        given.server_cores or math.inf,
+    )
     slow, per_s = step.slowdown_interval(reads), given.workers / step.with_reads_s(reads)
     cost = given.other_cost_per_hour + given.servers / GIB * (
         memory * given.memory_gib_hour + disk * given.disk_gib_hour
