@@ -729,6 +729,8 @@ export interface OomForecast {
   reason: string;
   /** Empty: nothing is lacking, or the servers have not measured what spilling would cost. */
   remedies?: Array<Remedy>;
+  /** Memory of the fullest server beside its rows: each further server takes as much again. */
+  base_bytes?: number;
 }
 
 /** Address of a parameter server. ``index`` is the number in its name. */

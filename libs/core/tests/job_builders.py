@@ -54,7 +54,7 @@ plan_refused = maker(PlanRefused, "job", "kind", "wanted", "reasons", reasons=("
 plan_applied = maker(PlanApplied, "job", "version", "plan", "took_s", took_s=2.0)
 candidates_computed = maker(CandidatesComputed, "job", "plan_version", "plan", "throughput", "candidates")
 oom_forecast = maker(
-    OomForecast, "job", "action", "recommended_ps_memory_bytes", "reason", ps=(), reason="r", remedies=()
+    OomForecast, "job", "action", "recommended_ps_memory_bytes", "reason", ps=(), reason="r", remedies=(), base_bytes=0
 )
 pod_unplaced = maker(PodPending, "job", "pod", "role", "detail", reason="no-room")
 pod_settled = maker(PodExited, "job", "pod", reason="stopped", exit_code=None)

@@ -26,6 +26,8 @@ class OomForecast(Message):
     reason: Text
     remedies: Annotated[tuple[Remedy, ...], MaxLen(3)] = ()
     """Empty: nothing is lacking, or the servers have not measured what spilling would cost."""
+    base_bytes: Bytes = 0
+    """Memory of the fullest server beside its rows: each further server takes as much again."""
 
 
 example(
@@ -49,6 +51,7 @@ example(
         limit_ps_memory_bytes=2 * GIB,
         action="grow",
         reason="ps-0 would run out of memory in 410 s, 1,860 s before the job ends",
+        base_bytes=96 * 2**20,
         remedies=(
             Remedy(kind="grow", ps=2, ps_memory_bytes=4 * GIB, cost_per_hour=0.32),
             Remedy(kind="move", ps=4, ps_memory_bytes=2 * GIB, cost_per_hour=0.4),

@@ -14,6 +14,7 @@ from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.worth import in_words
 from stretto_core.model.pareto import MEMORY_STEP_BYTES
 from stretto_core.model.spilling import in_words_of, worth
+from stretto_core.model.types import servers_to_hold
 
 SHRINK_GAIN_MIN = 0.1
 """Least share of the servers' memory that is worth a change (taste)."""
@@ -26,6 +27,7 @@ def note_forecast(job: JobState, event: OomForecast) -> None:
     if need <= high < wanted:
         wanted = high  # a maximum need not be a whole number of steps
     job.ps_memory_bytes = wanted if event.action == "grow" else 0
+    job.ps_base_bytes = event.base_bytes
     job.shrink_to_bytes = wanted if event.action == "shrink" else 0
     job.spill = next((way for way in event.remedies if way.kind == "spill"), None)
 
@@ -46,7 +48,7 @@ def _grow(context: StepContext, job: JobState, plan: Plan, now: float) -> list[A
     """
     need, high = job.ps_memory_bytes, job.profile.limits.high
     forecast = f"the forecast asks for {need / GIB:.2f} GiB per PS, each has {plan.ps_memory_bytes / GIB:.2f} GiB"
-    spread = min(math.ceil(plan.ps * need / high.ps_memory_bytes), high.ps)
+    spread = min(servers_to_hold(plan.ps, need, job.ps_base_bytes, high.ps_memory_bytes), high.ps)
     more = replace(plan, ps_memory_bytes=min(need, high.ps_memory_bytes))
     wider = replace(more, ps=max(spread, plan.ps))
     target = wider if need > high.ps_memory_bytes else more

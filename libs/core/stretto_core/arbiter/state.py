@@ -75,7 +75,8 @@ class JobState:
     since when the job has ended and waits only for its pods to go. ``replacing``: the parameter server that an
     additional one, beyond the plan, is to replace. ``unplaced``: the plan's pods that wait for room, by name.
     ``ps_memory_bytes`` and ``shrink_to_bytes``: the forecast's need of each PS if it is more, or less, than the plan's.
-    ``spill``: what spilling would cost by the forecast. ``spilling``: it was decided under the present plan.
+    ``ps_base_bytes``: what each PS takes beside its rows. ``spill``: what spilling would cost by the forecast.
+    ``spilling``: it was decided under the present plan.
 
     ``data``: data workers beyond the plan. They are no part of what the job holds: plans are decided as if there were
     none. ``data_told``: their number by the last decision, ``data_version``; an ended job has none, and is told
@@ -97,6 +98,7 @@ class JobState:
     refused: PlanRefused | None = None
     candidates: CandidatesComputed | None = None
     ps_memory_bytes: int = 0
+    ps_base_bytes: int = 0
     shrink_to_bytes: int = 0
     applied_plans: list[Plan] = field(default_factory=list[Plan])
     returned_s: float | None = None

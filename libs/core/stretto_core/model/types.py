@@ -139,6 +139,15 @@ class JobProfile:
         return self.prices.cost_per_hour(self.resources(plan))
 
 
+def servers_to_hold(ps: int, need_bytes: float, base_bytes: float, each_bytes: float) -> int:
+    """Return how many servers of ``each_bytes`` hold the rows of ``ps`` that would need ``need_bytes`` each.
+
+    ``base_bytes``: what a server takes beside its rows, however few it has.
+    """
+    base_bytes = base_bytes if base_bytes < each_bytes else 0.0
+    return math.ceil(ps * max(need_bytes - base_bytes, 0.0) / (each_bytes - base_bytes))
+
+
 @dataclass(frozen=True, slots=True)
 class JobOpened:
     """A job exists, with what its specification says of it.

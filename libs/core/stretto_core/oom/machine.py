@@ -22,7 +22,7 @@ from stretto_core.oom.forecast import Lead, MemoryForecast, forecast
 from stretto_core.oom.growth import GrowthLaw, add_point, fit_growth
 from stretto_core.oom.remedies import remedies
 from stretto_core.oom.state import JobOpened, WatchSettings, WatchState
-from stretto_core.oom.usage import ServerUsage, UsagePoint, row_cost, spilled_bytes_at
+from stretto_core.oom.usage import ServerUsage, UsagePoint, rest_bytes, row_cost, spilled_bytes_at
 
 AFTER_KILL = 1.5
 """Factor on the limit at which a server was killed, requested because its need was not measured. Taste."""
@@ -202,6 +202,7 @@ class OomMachine:
             limit_ps_memory_bytes=limit,
             action=action,
             reason=reason,
+            base_bytes=int(rest_bytes(state.servers[fullest.pod])),
         )
 
     def _publish(self, found: OomForecast, now: float) -> list[Action]:

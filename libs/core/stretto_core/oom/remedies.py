@@ -13,7 +13,7 @@ from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import PsProfile, Remedy
 
 from stretto_core.model import spilling
-from stretto_core.model.types import JobProfile
+from stretto_core.model.types import JobProfile, servers_to_hold
 from stretto_core.oom.usage import ServerUsage, rest_bytes
 
 READS_OFF = 2.0
@@ -38,7 +38,7 @@ def remedies(
             yield Remedy(kind="grow", ps=plan.ps, ps_memory_bytes=need_bytes, cost_per_hour=job.cost_per_hour(more))
         each = plan.ps_memory_bytes if need_bytes <= high.ps_memory_bytes else high.ps_memory_bytes
         rest = rest_bytes(usage)
-        wider = replace(plan, ps=math.ceil(plan.ps * need_bytes / each), ps_memory_bytes=each)
+        wider = replace(plan, ps=servers_to_hold(plan.ps, need_bytes, rest, each), ps_memory_bytes=each)
         if plan.ps < wider.ps <= high.ps:
             yield Remedy(kind="move", ps=wider.ps, ps_memory_bytes=each, cost_per_hour=job.cost_per_hour(wider))
         rows = max(float(usage.rows), (need_bytes - rest) / max(server.row_bytes, 1.0))

@@ -264,6 +264,16 @@ def test_a_maximum_that_is_no_whole_number_of_steps_moves_no_buckets() -> None:
     assert (fact.plan.ps, fact.plan.ps_memory_bytes) == (1, high)
 
 
+@pytest.mark.parametrize(("base", "ps"), [(0, 2), (3 * GIB // 2, 4), (2 * GIB, 2), (GIB // 100, 2)])
+def test_each_further_server_takes_its_base_before_it_takes_rows(base: int, ps: int) -> None:
+    """Rows of 2 GiB beside a base of 1.5 need four servers of 2 GiB; a base that leaves no room tells nothing."""
+    machine = arbiter()
+    limits = JobLimits(LIMITS.low, replace(LIMITS.high, ps_memory_bytes=2 * GIB))
+    started(machine, p=plan(memory=2 * GIB), limits=limits)
+    (fact,) = facts(machine, oom_forecast("a", "grow", 7 * GIB // 2, "grows", base_bytes=base), 1.0)
+    assert (fact.plan.ps, fact.plan.ps_memory_bytes) == (ps, 2 * GIB)
+
+
 def test_servers_at_their_maximum_get_others_beside_them_once() -> None:
     """A forecast that was on its way while the buckets moved is of the servers before: it adds none."""
     machine = arbiter()

@@ -275,6 +275,7 @@ def test_the_whole_need_is_told_when_it_is_more_than_one_server_may_have(limit: 
     assert asked
     assert max(forecast.recommended_ps_memory_bytes for forecast in asked) > 1000 * MIB
     assert any("more servers have to share it" in forecast.reason for forecast in asked)
+    assert asked[-1].base_bytes == pytest.approx(600 * MIB, abs=2 * MIB)
 
 
 def test_what_a_restore_undid_is_no_part_of_the_curve() -> None:
