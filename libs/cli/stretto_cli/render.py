@@ -173,6 +173,21 @@ def rows_told(rows: Json) -> str:
     return "; ".join(parts)
 
 
+def wire_told(view: Json) -> str:
+    """Say what a job's types of the wire save, by its first worker that told, and cost; empty if all is float32."""
+    model = view["spec"]["model"]
+    chosen = {"transfer": model["transfer"], **model["wire"]}
+    parts = [", ".join(f"{name} {value}" for name, value in chosen.items() if value not in ("float32", 1))]
+    if told := next((pod for pod in view["pods"].values() if pod.get("step_bytes_exact")), None):
+        sent, exact = told["step_bytes"], told["step_bytes_exact"]
+        parts.append(f"{figures.size(sent)} a step in place of {figures.size(exact)}, {1 - sent / exact:.0%} less")
+    if {"bfloat16", "int8"} & set(chosen.values()):
+        parts.append("rounding moves the held-out loss by less than another seed does")
+    if (every := chosen["dense_every"]) > 1:
+        parts.append(f"dense parameters are up to {counted(every - 1, 'step')} older")
+    return "; ".join(part for part in parts if part)
+
+
 def books(view: Json) -> list[str]:
     """Return what was trained, and how well, in lines; it includes data that were given up."""
     counted = view["books"]

@@ -52,6 +52,11 @@ class WorkerReported(Message):
     """Time that the worker last needed to prepare a batch; 0: not known."""
     prepare_cpu_s: Seconds = 0.0
     """Processor time that the worker last needed to prepare a batch."""
+    step_bytes: Bytes = 0
+    """Size of what a step with the last batch's keys sends to parameter servers and gets from them, without heads; 0:
+    not told, since everything travels in float32."""
+    step_bytes_exact: Bytes = 0
+    """The same size if everything travelled in float32 with each step."""
     cpu_used_cores: Cores
     cpu_limit_cores: Cores
     memory_used_bytes: Bytes

@@ -23,7 +23,7 @@ from stretto_messages.books import CompletedBooks, GivenUp
 from stretto_messages.checkpoints import CheckpointFailed
 from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.planner import DataWorkersProposed
-from stretto_messages.pods import DataWorkerReported
+from stretto_messages.pods import DataWorkerReported, WorkerReported
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import BackgroundReport, Plan, Round
 from stretto_wire import document_of
@@ -31,7 +31,7 @@ from stretto_wire.codec import adapter_of
 from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import JobView
 
-from tests.live_bus import completed, finished
+from tests.live_bus import completed, finished, submission
 
 ROOT = Path(__file__).parents[4]
 
@@ -213,6 +213,36 @@ def test_a_decision_of_a_round_is_told_with_algorithm_value_bound_and_gap() -> N
     assert told.count(said) == 1
     beside = "exact, adopted after 250 ms: 2.05% better; 1990 in place of 1950; at most 0.000% below the optimum"
     assert told.count(beside) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "sizes", "told"),
+    [
+        ({}, (0, 0), None),
+        (
+            {"transfer": "bfloat16"}, (0, 0),
+            "transfer bfloat16; rounding moves the held-out loss by less than another seed does",
+        ),
+        (
+            {"wire": {"dense_every": 4}}, (50, 100),
+            "dense_every 4; 50 B a step in place of 100 B, 50% less; dense parameters are up to 3 steps older",
+        ),
+        (
+            {"wire": {"pull": "bfloat16", "push": "int8", "dense_every": 2}}, (3 << 18, 5 << 19),
+            "pull bfloat16, push int8, dense_every 2; 768 KiB a step in place of 2.5 MiB, 70% less; rounding moves the "
+            "held-out loss by less than another seed does; dense parameters are up to 1 step older",
+        ),
+    ],
+)  # fmt: skip
+def test_what_types_of_the_wire_save_and_cost_is_told(
+    model: dict[str, Any], sizes: tuple[int, int], told: str | None
+) -> None:
+    job, pod = submission("a", model={"entry": "m:M", **model}), replace(example_of(PodStarted), job="a", role="worker")
+    projection = projected(job, replace(pod, pod="worker-0"), replace(pod, pod="worker-1"))
+    report = replace(example_of(WorkerReported), job="a", pod="worker-1")
+    projection.report(replace(report, step_bytes=sizes[0], step_bytes_exact=sizes[1]), 2.0)
+    lines = shown(explain.decisions(document(projection.jobs["a"]), []), 240)
+    assert [line.strip() for line in lines if line.startswith("wire")] == ([f"wire  {told}"] if told else [])
 
 
 def test_the_list_of_jobs_tells_a_stalled_one_and_whole_reasons() -> None:

@@ -80,6 +80,7 @@ class Parameters:
         self._patience_s = patience_s
         self._routes = Routes(layout, access, refresh_servers, timeout_s, patience_s)
         self._puller = Puller(layout, self._routes, wire or Wire())
+        self.step_bytes = self._puller.step_bytes
         self.connect(servers, wait=True)
 
     def connect(self, servers: dict[int, str], *, wait: bool = False) -> None:

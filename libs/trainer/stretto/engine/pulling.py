@@ -50,6 +50,7 @@ class Puller:
         self._wire = wire
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="pull")
         self._begun_pulls = 0
+        self._last: KeyBatch | None = None
         self._dense: tuple[int, F32] | None = None
         """The dense vector that a pull of training brought, and the generation of the servers that had it."""
         self.cold: frozenset[int] = frozenset()
@@ -61,9 +62,16 @@ class Puller:
     def begin(self, keys: KeyBatch, is_fresh: bool) -> Future[Pulled]:
         """Pull for a step of training, in a thread. is_fresh: with the dense vector in any case."""
         self._hinted.pop(id(keys), None)
+        self._last = keys
         brings_dense = is_fresh or self._begun_pulls % self._wire.dense_every == 0
         self._begun_pulls += 1
         return self._threads.submit(self._pull_to_train, keys, brings_dense)
+
+    def step_bytes(self) -> tuple[int, int]:
+        """Return the bytes of a step with the last pull's keys as values travel, and in float32; zeros if both are."""
+        if self._last is None or self._wire == Wire():
+            return 0, 0
+        return int(self._wire.step_bytes(self._layout, self._last)), int(Wire().step_bytes(self._layout, self._last))
 
     def _pull_to_train(self, keys: KeyBatch, brings_dense: bool) -> Pulled:
         generation = self._routes.generation

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stretto_messages.actuator import DataWorkersChanged, ServersChanged
@@ -339,7 +340,11 @@ class Worker:
     def _report(self) -> None:
         assert self._feed is not None
         window = self._meter.window()
-        self._pod.bus.report(_reported(self._pod, window, self._feed, self._plan_version, self._cpu_cores))
+        told = _reported(self._pod, window, self._feed, self._plan_version, self._cpu_cores)
+        if self._parameters is not None:
+            sent, exact = self._parameters.step_bytes()
+            told = replace(told, step_bytes=sent, step_bytes_exact=exact)
+        self._pod.bus.report(told)
 
     def _train_under(self, request: TrainUnder) -> TrainUnderReply:
         self._plan_version = request.plan_version

@@ -218,6 +218,11 @@ def test_dense_parameters_come_with_every_third_pull_and_whenever_they_are_to_be
         seen.append(pulled.dense.tolist())
         current.append(exact.dense.tolist())
     assert seen == [current[0]] * 3 + [current[3]] * 2 + [current[5]]
+    sizes = int(Wire(dense_every=3).step_bytes(LAYOUT, keys)), int(Wire().step_bytes(LAYOUT, keys))
+    assert worker.step_bytes() == sizes
+    exact = servers.worker(1)
+    exact.begin_pull(keys).result()
+    assert exact.step_bytes() == (0, 0)
 
 
 def test_columns_without_owner_are_reported(bare_cluster):

@@ -308,6 +308,10 @@ class PodView(View):
     samples_per_s: float | None = None
     samples_total: int | None = None
     step_time_s: float | None = None
+    step_bytes: int = 0
+    """Size of what a worker's step sends and gets, where the job's `model.wire` makes it smaller; else 0."""
+    step_bytes_exact: int = 0
+    """The same size in float32."""
     update_time_s: float | None = None
     categories: int | None = None
     buckets: int | None = None

@@ -16,7 +16,7 @@ from stretto_messages.base import counted
 from ...command import command
 from ...errors import BadInput
 from ...options import GatewayOptions, JobArgument, console, print_json
-from ...render import Json, head, is_whole, rows_told, table, unreadable, why
+from ...render import Json, head, is_whole, rows_told, table, unreadable, why, wire_told
 
 REFUSALS_SHOWN = 5
 CANDIDATES_SHOWN = 12
@@ -64,6 +64,7 @@ def decisions(view: Json, chosen: list[Json], derivation: bool = True) -> Render
     derivation: with how each plan was computed.
     """
     parts: list[RenderableType] = [head(view), Text(f"cost  {figures.cost(view.get('cost'))}")]
+    parts += [Text(f"wire  {travels}")] if (travels := wire_told(view)) else []
     parts += [Text(lost, style="red")] if (lost := unreadable(view)) else []
     parts += [_decision(decision, derivation) for decision in chosen]
     if chosen and not derivation:

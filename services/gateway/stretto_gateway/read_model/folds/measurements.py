@@ -100,6 +100,7 @@ class MeasurementFold(Fold):
         if pod is not None:
             pod.cpu_used_cores, pod.memory_used_bytes = message.cpu_used_cores, message.memory_used_bytes
             pod.samples_total = message.samples_total
+            pod.step_bytes, pod.step_bytes_exact = message.step_bytes, message.step_bytes_exact
             pod.reported_at_s = self.time_s
         if message.steps == 0:
             return
