@@ -36,6 +36,7 @@ class Arena:
 
     _mapping: mmap.mmap  # pyrefly: ignore[possibly-uninitialized-attribute]
     """The reserved addresses; absent where nothing could be reserved."""
+    _address: int  # pyrefly: ignore[possibly-uninitialized-attribute]
     _first: int  # pyrefly: ignore[possibly-uninitialized-attribute]
     """Where the first part begins in it, so that parts begin as huge pages do."""
 
@@ -55,7 +56,8 @@ class Arena:
             memory.madvise(mmap.MADV_NOHUGEPAGE)
         self._mapping = memory
         self._whole = np.frombuffer(memory, np.uint8)
-        self._first = -int(self._whole.ctypes.data) % _HUGE_BYTES
+        self._address = int(self._whole.ctypes.data)
+        self._first = -self._address % _HUGE_BYTES
 
     @property
     def is_reserved(self) -> bool:
@@ -106,17 +108,21 @@ class Arena:
         new[: len(old)] = old
         self._parts[part] = new
 
-    def trim(self, part: int, size_bytes: int) -> None:
-        """Give back what a part has beyond `size_bytes`, but for what it would touch ahead, if that is worth a call."""
+    def trim(self, part: int, size_bytes: int) -> bool:
+        """Give back what a part has beyond `size_bytes`, but for what it would touch ahead, if that is worth a call.
+
+        Return whether that was done.
+        """
         ahead = min(size_bytes // _STEP_SHARE, _STEP_BYTES_MAX)
         kept, touched = _rounded(size_bytes + ahead), self._touched[part]
         if touched - kept <= max(ahead, PAGE_BYTES):
-            return
+            return False
         if self._whole is None:
             self._parts[part] = self._parts[part][:kept].copy()
         else:
             self._mapping.madvise(mmap.MADV_DONTNEED, self._begin(part) + kept, touched - kept)
         self._note(part, kept)
+        return True
 
     def give_back(self, part: int) -> None:
         """Give back the memory of a part; what it gets anew reads as zero."""
@@ -145,7 +151,7 @@ class Arena:
         """Return the address of a part's first byte."""
         if self._whole is None:
             return int(self._parts[part].ctypes.data)
-        return int(self._whole.ctypes.data) + self._begin(part)
+        return self._address + self._begin(part)
 
     def _begin(self, part: int) -> int:
         return self._first + part * self.part_bytes_max

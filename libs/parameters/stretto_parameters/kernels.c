@@ -2,7 +2,7 @@
  *
  * Callers check every size first (store.py, parts.py); a kernel allocates nothing and keeps nothing. Each has a NumPy
  * reference (reference.py, optimizers.py) with the same bits: build with -ffp-contract=off.
- * A place is part << 32 | row; ABSENT where a key has no row; with the top bit where the row is cold (parts.py). */
+ * A place is part << 32 | row; ABSENT where a key has no row; with the top bit where the row is not hot (parts.py). */
 #define _XOPEN_SOURCE 600
 #include <errno.h>
 #include <fcntl.h>
@@ -25,7 +25,8 @@
 #define EACH for (int64_t d = 0; d < n; d++)
 #define SQUARE (q ? q[d] : g[d] * g[d])
 enum { AHEAD = 12, LINE_WORDS = 16, AHEAD_BYTES = 2048 };
-enum { COLD = 31, HEAT = 29, HEAT_MAX = 3 }; /* of a mark: the tier's bit, where the heat begins; how warm a row can be */
+enum { COLD = 31, HEAT = 29, HEAT_MAX = 3 }; /* of a mark: the tier's bit, where the heat begins; how hot a row can be */
+enum { WARM = 5, STAMPS = 256 }; /* mark >> HEAT of a warm row; the stamp is the low byte of an epoch (parts.py) */
 #define NUMBER ((UINT32_C(1) << HEAT) - 1)
 enum { SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM, RMSPROP, FTRL }; /* Optimizer.KERNEL */
 
@@ -34,8 +35,16 @@ struct part {
     struct entry *entries;
     uint32_t *rows, *index, *owners; /* owners: NULL where no row is or was cold: each row then lies at its number */
     uint64_t size, capacity, mask, shift, multiplier, hot, slots;
+    char *warm_rows;
+    uint32_t *warm_owners;
+    uint64_t warm, warm_slots;
 };
-struct format { int64_t width, words, half, slots, normal; uint64_t seed; const float *first; float factor, low; };
+struct format {
+    int64_t width, words, half, slots, normal, counters;
+    uint64_t seed;
+    const float *first;
+    float factor, low;
+};
 
 /* The digest of this file (compiling.py), so that a library of another version is told apart. */
 uint64_t source_digest(void) { return SOURCE_DIGEST; }
@@ -84,6 +93,47 @@ static uint16_t narrowed(float value) { /* to nearest, ties to even; NaN stays N
     memcpy(&bits, &value, 4);
     if ((bits & 0x7FFFFFFF) > 0x7F800000) return (uint16_t)(bits >> 16 | 0x40);
     return (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+/* The words of a row that a warm one has rounded: from the first float32 on, up to the counters at its end. */
+static int64_t rounded_from(const struct format *f) { return f->half ? f->words - f->slots : 0; }
+
+static int64_t warm_bytes(const struct format *f) {
+    return 2 * (f->words + rounded_from(f) + f->counters);
+}
+
+/* Copies a row to a warm one; returns whether rounding changed it. */
+static int pack(const struct format *f, const uint32_t *words, char *to) {
+    int64_t begin = rounded_from(f), end = f->words - f->counters;
+    uint32_t lost = 0;
+    memcpy(to, words, 4 * (size_t)begin);
+    to += 4 * begin;
+    for (int64_t d = begin; d < end; d++, to += 2) {
+        float value;
+        memcpy(&value, words + d, 4);
+        uint16_t half = narrowed(value);
+        lost |= words[d] ^ (uint32_t)half << 16;
+        memcpy(to, &half, 2);
+    }
+    memcpy(to, words + end, 4 * (size_t)f->counters);
+    return lost != 0;
+}
+
+static void unpack(const struct format *f, const char *from, uint32_t *words) {
+    int64_t begin = rounded_from(f), end = f->words - f->counters;
+    memcpy(words, from, 4 * (size_t)begin);
+    from += 4 * begin;
+    for (int64_t d = begin; d < end; d++, from += 2) {
+        uint16_t half;
+        memcpy(&half, from, 2);
+        words[d] = (uint32_t)half << 16;
+    }
+    memcpy(words + end, from, 4 * (size_t)f->counters);
+}
+
+static char *warm_row_of(const struct part *parts, const struct format *f, uint64_t place) {
+    const struct part *p = parts + ((place & ~ASLEEP) >> 32);
+    return p->warm_rows + (p->entries[place & UINT32_MAX].mark & NUMBER) * (uint64_t)warm_bytes(f);
 }
 
 void widen(int64_t n, const uint16_t *halves, float *values) { EACH values[d] = widened(halves[d]); }
@@ -218,17 +268,22 @@ static int64_t catch_up(float *w, const struct moving *row, int64_t n, const str
     return gap->now + 1;
 }
 
-/* clocks: NULL, or those of steps that rows have not made yet: weights as if they had. */
+/* clocks: NULL, or those of steps that rows have not made yet: weights as if they had. A warm row is read where it is.
+ * `wide` holds the words of one row. */
 void gather(const struct part *parts, const struct format *f, int64_t kind, int64_t count, const uint64_t *keys,
             const uint64_t *places, float *out, const float *rates, const float *clocks, const float *h,
-            const float *factors, int64_t last) {
+            const float *factors, int64_t last, uint32_t *wide) {
     int64_t n = f->width;
     for (int64_t i = 0; i < count; i++, out += n) {
-        if (i + AHEAD < count && places[i + AHEAD] != ABSENT) {
+        if (i + AHEAD < count && places[i + AHEAD] >= ASLEEP && places[i + AHEAD] != ABSENT)
+            PREFETCH(warm_row_of(parts, f, places[i + AHEAD]));
+        else if (i + AHEAD < count && places[i + AHEAD] != ABSENT) {
             const uint32_t *ahead = row_of(parts, f, places[i + AHEAD]);
             for (int64_t d = 0; d < (clocks ? f->words : f->words - f->slots); d += LINE_WORDS) PREFETCH(ahead + d);
         }
-        uint32_t *words = places[i] == ABSENT ? NULL : row_of(parts, f, places[i]);
+        int is_warm = places[i] >= ASLEEP && places[i] != ABSENT;
+        if (is_warm) unpack(f, warm_row_of(parts, f, places[i]), wide);
+        uint32_t *words = is_warm ? wide : places[i] == ABSENT ? NULL : row_of(parts, f, places[i]);
         if (words && !f->half) memcpy(out, words, 4 * (size_t)f->width);
         else for (int64_t d = 0; d < f->width; d++) {
             if (words) out[d] = widened(((const uint16_t *)words)[d]);
@@ -236,7 +291,7 @@ void gather(const struct part *parts, const struct format *f, int64_t kind, int6
         }
         if (!words || !clocks) continue;
         struct moving row = moving_of(kind, (float *)words + f->words - f->slots, f->slots, n);
-        uint64_t part = places[i] >> 32;
+        uint64_t part = (places[i] & ~ASLEEP) >> 32;
         struct gap gap = gap_of(kind, row.t[0], rates[part], h, factors, last, clocks[part]);
         move(out, &row, n, &gap);
     }
@@ -344,19 +399,20 @@ void marks(const struct part *parts, int64_t count, const uint64_t *places, uint
     }
 }
 
-/* Makes hot rows as warm as can be: the hand passes them some times before it chooses them. */
-void warm(struct part *parts, int64_t count, const uint64_t *places) {
+/* Makes hot rows as hot as can be: the hand passes them some times before it chooses them. */
+void heat(struct part *parts, int64_t count, const uint64_t *places) {
     for (int64_t i = 0; i < count; i++) {
         struct part *p = parts + (places[i] >> 32);
         if (p->owners) p->entries[places[i] & UINT32_MAX].mark |= (uint32_t)HEAT_MAX << HEAT;
     }
 }
 
-/* Copies the words of hot rows. */
+/* Copies the words of hot and warm rows. */
 void collect(const struct part *parts, const struct format *f, int64_t count, const uint64_t *places, uint32_t *out) {
     for (int64_t i = 0; i < count; i++, out += f->words) {
-        if (i + AHEAD < count) PREFETCH(row_of(parts, f, places[i + AHEAD]));
-        memcpy(out, row_of(parts, f, places[i]), 4 * (size_t)f->words);
+        if (i + AHEAD < count && places[i + AHEAD] < ASLEEP) PREFETCH(row_of(parts, f, places[i + AHEAD]));
+        if (places[i] < ASLEEP) memcpy(out, row_of(parts, f, places[i]), 4 * (size_t)f->words);
+        else unpack(f, warm_row_of(parts, f, places[i]), out);
     }
 }
 
@@ -373,34 +429,89 @@ void install(struct part *parts, const struct format *f, int64_t count, const ui
 }
 
 /* Chooses hot rows of a part that nobody has changed lately: the hand goes down through the entries, `steps` of them at
- * most, and cools each row that it passes by one. Returns how many it chose; `hand` is the row that it looked at last. */
-int64_t choose(struct part *p, int64_t wanted, int64_t steps, int64_t *hand, uint64_t part, uint64_t *places) {
+ * most, and cools each row that it passes by one. Where `deeper`, it chooses the warm rows that it passes, too: they were
+ * passed hot. Returns how many it chose; `hand` is the row that it looked at last. */
+int64_t choose(struct part *p, int64_t wanted, int64_t steps, int64_t *hand, uint64_t part, uint64_t *places,
+               int64_t deeper) {
     int64_t found = 0, at = *hand;
     for (; steps > 0 && found < wanted; steps--) {
         at = at > 0 && at <= (int64_t)p->size ? at - 1 : (int64_t)p->size - 1;
         struct entry *entry = p->entries + at;
-        if (entry->mark >> COLD) continue;
-        if (entry->mark >> HEAT) entry->mark -= UINT32_C(1) << HEAT;
-        else places[found++] = part << 32 | (uint64_t)at;
+        uint32_t heat = entry->mark >> HEAT;
+        if (!heat) places[found++] = part << 32 | (uint64_t)at;
+        else if (heat <= HEAT_MAX) entry->mark -= UINT32_C(1) << HEAT;
+        else if (heat == WARM && deeper) places[found++] = ASLEEP | part << 32 | (uint64_t)at;
     }
     *hand = at;
     return found;
 }
 
-/* Makes rows cold whose records are written, if they are as they were chosen: hot, and with no heat since. Moves the last
- * hot row of their part to the slot of each. record: of each row; becomes UINT64_MAX where the row stayed hot. */
+/* Takes the slot of a hot row; the last hot row of the part comes into it. */
+static void leave_hot(struct part *p, const struct format *f, uint32_t slot) {
+    uint32_t last = (uint32_t)--p->hot, row = p->owners[last];
+    if (slot == last) return;
+    memcpy(p->rows + slot * (uint64_t)f->words, p->rows + last * (uint64_t)f->words, 4 * (size_t)f->words);
+    p->owners[slot] = row;
+    p->entries[row].mark = (p->entries[row].mark & ~NUMBER) | slot;
+}
+
+/* The same for a warm row. */
+static void leave_warm(struct part *p, const struct format *f, uint32_t slot) {
+    uint32_t last = (uint32_t)--p->warm, row = p->warm_owners[last];
+    size_t bytes = (size_t)warm_bytes(f);
+    if (slot == last) return;
+    memcpy(p->warm_rows + slot * bytes, p->warm_rows + last * bytes, bytes);
+    p->warm_owners[slot] = row;
+    p->entries[row].mark = (p->entries[row].mark & ~NUMBER) | slot;
+}
+
+/* Makes rows cold whose records are written, if they are as they were chosen: warm, or hot and with no heat since.
+ * record: of each row; becomes UINT64_MAX where the row stayed. */
 void release(struct part *parts, const struct format *f, int64_t count, const uint64_t *places, uint64_t *records) {
     for (int64_t i = 0; i < count; i++) {
-        struct part *p = parts + (places[i] >> 32);
+        struct part *p = parts + ((places[i] & ~ASLEEP) >> 32);
         struct entry *entry = p->entries + (places[i] & UINT32_MAX);
-        if (entry->mark >> HEAT) { records[i] = UINT64_MAX; continue; }
-        uint32_t slot = entry->mark, last = (uint32_t)--p->hot, row = p->owners[last];
-        if (slot != last) {
-            memcpy(p->rows + slot * (uint64_t)f->words, p->rows + last * (uint64_t)f->words, 4 * (size_t)f->words);
-            p->owners[slot] = row;
-            p->entries[row].mark = (p->entries[row].mark & ~NUMBER) | slot;
-        }
+        uint32_t heat = entry->mark >> HEAT;
+        if (heat && heat != WARM) { records[i] = UINT64_MAX; continue; }
+        if (heat) leave_warm(p, f, entry->mark & NUMBER);
+        else leave_hot(p, f, entry->mark);
         entry->mark = UINT32_C(1) << COLD | (uint32_t)records[i];
+    }
+}
+
+/* Makes hot rows without heat warm: rounds them, which changes them in `epoch` if it does. Returns how many found room. */
+int64_t doze(struct part *parts, const struct format *f, int64_t count, const uint64_t *places, uint32_t epoch) {
+    int64_t dozed = 0;
+    for (int64_t i = 0; i < count; i++) {
+        struct part *p = parts + (places[i] >> 32);
+        uint32_t row = (uint32_t)places[i];
+        struct entry *entry = p->entries + row;
+        if (p->warm >= p->warm_slots) continue;
+        if (i + AHEAD < count) PREFETCH(row_of(parts, f, places[i + AHEAD]));
+        uint32_t *words = p->rows + entry->mark * (uint64_t)f->words;
+        if (pack(f, words, p->warm_rows + p->warm * (uint64_t)warm_bytes(f)))
+            entry->epoch = epoch + entry->epoch % STAMPS;
+        leave_hot(p, f, entry->mark);
+        p->warm_owners[p->warm] = row;
+        entry->mark = (uint32_t)WARM << HEAT | (uint32_t)p->warm++;
+        dozed++;
+    }
+    return dozed;
+}
+
+/* Makes warm rows hot, and names them so in their places. There is room. */
+void rouse(struct part *parts, const struct format *f, int64_t count, uint64_t *places) {
+    for (int64_t i = 0; i < count; i++) {
+        if (places[i] < ASLEEP || places[i] == ABSENT) continue;
+        if (i + AHEAD < count && places[i + AHEAD] >= ASLEEP && places[i + AHEAD] != ABSENT)
+            PREFETCH(warm_row_of(parts, f, places[i + AHEAD]));
+        const char *from = warm_row_of(parts, f, places[i]);
+        places[i] &= ~ASLEEP;
+        struct part *p = parts + (places[i] >> 32);
+        uint32_t slot = p->entries[places[i] & UINT32_MAX].mark & NUMBER;
+        settle(p, places[i] & UINT32_MAX);
+        unpack(f, from, row_of(parts, f, places[i]));
+        leave_warm(p, f, slot);
     }
 }
 

@@ -42,11 +42,15 @@ class Kernels(Protocol):
         epoch: int,
     ) -> None: ...
     def marks(self, parts: TableParts, places: U64, out: U32) -> None: ...
-    def warm(self, parts: TableParts, places: U64) -> None: ...
+    def heat(self, parts: TableParts, places: U64) -> None: ...
     def collect(self, parts: TableParts, places: U64, out: F32) -> None: ...
     def install(self, parts: TableParts, places: U64, words: F32) -> None: ...
-    def choose(self, parts: TableParts, part: int, steps: int, hand: int, places: U64) -> tuple[int, int]: ...
+    def choose(
+        self, parts: TableParts, part: int, steps: int, hand: int, places: U64, *, deeper: bool = False
+    ) -> tuple[int, int]: ...
     def release(self, parts: TableParts, places: U64, records: U64) -> None: ...
+    def doze(self, parts: TableParts, places: U64, epoch: int) -> int: ...
+    def rouse(self, parts: TableParts, places: U64) -> None: ...
     def seal(self, form: RowFormat, keys: U64, words: F32, first: int, out: Bytes) -> None: ...
     def unseal(self, form: RowFormat, keys: U64, records: Bytes, words: F32) -> int: ...
     def fetch(self, file: int, offsets: I64, record_bytes: int, out: Bytes) -> int: ...
@@ -63,7 +67,7 @@ class _Format(ctypes.Structure):
     """The struct ``format`` of kernels.c."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("width", "words", "half", "slots", "normal")),
+        *((name, ctypes.c_int64) for name in ("width", "words", "half", "slots", "normal", "counters")),
         ("seed", ctypes.c_uint64),
         ("first", ctypes.c_void_p),
         ("factor", ctypes.c_float),
@@ -88,18 +92,20 @@ class Library:
         )
         self._rebuild = _function(library.rebuild, None, _POINTER)
         self._adopt = _function(library.adopt, None, _POINTER, _INT, _POINTER, ctypes.c_uint32)
-        self._gather = _function(library.gather, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 7, _INT)
+        self._gather = _function(library.gather, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 7, _INT, _POINTER)
         self._update = _function(
             library.update, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 7, _INT, ctypes.c_uint32, _POINTER
         )
         self._marks = _function(library.marks, None, _POINTER, _INT, _POINTER, _POINTER)
-        self._warm = _function(library.warm, None, _POINTER, _INT, _POINTER)
+        self._heat = _function(library.heat, None, _POINTER, _INT, _POINTER)
         self._collect = _function(library.collect, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
         self._install = _function(library.install, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
         self._choose = _function(
-            library.choose, _INT, _POINTER, _INT, _INT, ctypes.POINTER(_INT), ctypes.c_uint64, _POINTER
+            library.choose, _INT, _POINTER, _INT, _INT, ctypes.POINTER(_INT), ctypes.c_uint64, _POINTER, _INT
         )
         self._release = _function(library.release, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
+        self._doze = _function(library.doze, _INT, _POINTER, _POINTER, _INT, _POINTER, ctypes.c_uint32)
+        self._rouse = _function(library.rouse, None, _POINTER, _POINTER, _INT, _POINTER)
         self._seal = _function(library.seal, None, _INT, _INT, _POINTER, _POINTER, _INT, _INT, _INT, _POINTER)
         self._unseal = _function(library.unseal, _INT, _INT, _INT, _POINTER, _POINTER, _POINTER)
         self._fetch = _function(library.fetch, _INT, ctypes.c_int, _INT, _POINTER, _INT, _POINTER)
@@ -132,15 +138,15 @@ class Library:
         if due is not None and due.optimizer.KERNEL is None:
             self._reference.gather(parts, keys, places, out, due)
             return
-        form = _format(parts)
+        form, wide = _format(parts), np.empty(parts.form.words, np.float32)
         table, what = (parts.heads_address, ctypes.addressof(form)), (len(keys), _at(keys), _at(places), _at(out))
         if due is None:
-            self._gather(*table, 0, *what, None, None, None, None, 0)
+            self._gather(*table, 0, *what, None, None, None, None, 0, _at(wide))
             return
         h, factors = due.optimizer.hyperparameters(), due.optimizer.factors()
         self._gather(
             *(*table, due.optimizer.KERNEL, *what),
-            *(_at(due.rates), _at(due.clocks), _at(h), _at(factors), factors.shape[1] - 1),
+            *(_at(due.rates), _at(due.clocks), _at(h), _at(factors), factors.shape[1] - 1, _at(wide)),
         )
 
     def update(
@@ -168,8 +174,8 @@ class Library:
     def marks(self, parts: TableParts, places: U64, out: U32) -> None:
         self._marks(parts.heads_address, len(places), _at(places), _at(out))
 
-    def warm(self, parts: TableParts, places: U64) -> None:
-        self._warm(parts.heads_address, len(places), _at(places))
+    def heat(self, parts: TableParts, places: U64) -> None:
+        self._heat(parts.heads_address, len(places), _at(places))
 
     def collect(self, parts: TableParts, places: U64, out: F32) -> None:
         form = _format(parts)
@@ -179,14 +185,25 @@ class Library:
         form = _format(parts)
         self._install(parts.heads_address, ctypes.addressof(form), len(places), _at(places), _at(words))
 
-    def choose(self, parts: TableParts, part: int, steps: int, hand: int, places: U64) -> tuple[int, int]:
+    def choose(
+        self, parts: TableParts, part: int, steps: int, hand: int, places: U64, *, deeper: bool = False
+    ) -> tuple[int, int]:
         at = _INT(hand)
-        found = self._choose(self._head(parts, part), len(places), steps, ctypes.byref(at), part, _at(places))
+        head = self._head(parts, part)
+        found = self._choose(head, len(places), steps, ctypes.byref(at), part, _at(places), deeper)
         return found, at.value
 
     def release(self, parts: TableParts, places: U64, records: U64) -> None:
         form = _format(parts)
         self._release(parts.heads_address, ctypes.addressof(form), len(places), _at(places), _at(records))
+
+    def doze(self, parts: TableParts, places: U64, epoch: int) -> int:
+        form = _format(parts)
+        return self._doze(parts.heads_address, ctypes.addressof(form), len(places), _at(places), epoch)
+
+    def rouse(self, parts: TableParts, places: U64) -> None:
+        form = _format(parts)
+        self._rouse(parts.heads_address, ctypes.addressof(form), len(places), _at(places))
 
     def seal(self, form: RowFormat, keys: U64, words: F32, first: int, out: Bytes) -> None:
         self._seal(
@@ -239,6 +256,6 @@ def _at(array: np.ndarray) -> int:
 def _format(parts: TableParts) -> _Format:
     form = parts.form
     return _Format(
-        *(form.width, form.words, form.half, len(form.slots), form.is_normal, form.seed, _at(form.slots)),
-        *(form.initial_factor, form.initial_scale),
+        *(form.width, form.words, form.half, len(form.slots), form.is_normal, form.counters),
+        *(form.seed, _at(form.slots), form.initial_factor, form.initial_scale),
     )

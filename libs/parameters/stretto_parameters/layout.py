@@ -197,13 +197,18 @@ class RowFormat:
     seed: int = 0
     initial_scale: float = 0.0
     is_normal: bool = False
+    counters: int = 0
+    """Words at the end that count steps."""
 
     @staticmethod
     def of_table(table: Table) -> RowFormat:
         slots = table.optimizer.first_slots(table.dimension)
         seed = table.seed & 0xFFFFFFFF
         is_normal = table.distribution == "normal"
-        return RowFormat(table.dimension, table.weights == "bfloat16", slots, seed, table.initial_scale, is_normal)
+        return RowFormat(
+            *(table.dimension, table.weights == "bfloat16", slots, seed, table.initial_scale, is_normal),
+            counters=table.optimizer.counters,
+        )
 
     @staticmethod
     def of_slices(layout: Layout) -> RowFormat:
@@ -225,6 +230,16 @@ class RowFormat:
     @property
     def row_bytes(self) -> int:
         return 4 * self.words
+
+    @property
+    def rounded(self) -> slice:
+        """The words that a warm row has as bfloat16: all float32 but counters, which could not go on from 257."""
+        return slice(self.weight_words if self.half else 0, self.words - self.counters)
+
+    @property
+    def warm_bytes(self) -> int:
+        """Bytes of a warm row."""
+        return self.row_bytes - 2 * (self.rounded.stop - self.rounded.start)
 
     @property
     def record_bytes(self) -> int:

@@ -6,9 +6,10 @@ whoever chooses the keys cannot choose them for one slot (multiply-shift hashing
 share their first slot is at most 2 / slots). A row keeps its number while its bucket is here, and a part that grows
 only builds its index anew. A row's place is found by its key each time: nobody keeps one.
 
-While all rows of a part are hot, each lies at its number, and marks are 0. A part that has or had cold rows is
+While all rows of a part are hot, each lies at its number, and marks are 0. A part that has or had other rows is
 *tiered*: the mark of a hot row has its slot and its heat, the mark of a cold row the number of its record in the log
 (tiers/log.py), and `owners` names the row in each slot. Hot rows lie dense in the slots: the last one fills a gap.
+*Warm* rows, rounded to bfloat16, do so in slots of their own.
 """
 
 from __future__ import annotations
@@ -30,10 +31,12 @@ U64 = NDArray[np.uint64]
 ENTRY = np.dtype([("key", np.uint64), ("epoch", np.uint32), ("mark", np.uint32)])
 assert ENTRY.itemsize == ENTRY_BYTES
 COLD = np.uint32(1 << 31)
-"""The bit of a mark that tells a cold row."""
+"""The bit of a mark that tells a row that is not hot: without a bit more, a cold one."""
 HEAT_SHIFT = 29
 """Bits of a mark below its heat: the number of a slot or of a record."""
 HEAT_MAX = 3
+WARM = COLD | np.uint32(1 << HEAT_SHIFT)
+"""The bits of a mark that tell a warm row; those below are the number of its slot."""
 NUMBER = np.uint32(2**HEAT_SHIFT - 1)
 NUMBERS_MAX = 2**HEAT_SHIFT - 1
 FIRST_SLOTS = 1024
@@ -45,29 +48,39 @@ INDEX_BYTES = SLOT_BYTES * math.log(_LOAD_MAX / _LOAD_MIN) / (_LOAD_MAX - _LOAD_
 """A row's share of the index, 8.6 bytes: the mean of slots over rows, as rows grow from one doubling to the next."""
 INDEX_BYTES_MAX = 2 * SLOT_BYTES / _LOAD_MIN
 """A row's largest share of the index: just after a doubling."""
+STAMPS = 256
+"""Numbers of stamps (policy/expiry.py), in the low byte of an entry's epoch: epochs themselves are multiples of it."""
 ROWS_MAX = 2**32 - 2
 ABSENT = np.uint64(2**64 - 1)
-"""The place of a key that has no row. A place is part << 32 | row, with the bit ASLEEP where the row is cold."""
+"""The place of a key that has no row. A place is part << 32 | row, with the bit ASLEEP where the row is not hot."""
 ASLEEP = np.uint64(1 << 63)
 
 # the fields of `struct part` in kernels.c
 _ENTRIES, _ROWS, _INDEX, OWNERS, SIZE, CAPACITY, MASK, _SHIFT, _MULTIPLIER, HOT, SLOTS = range(11)
+_WARM_ROWS, _WARM_OWNERS, _WARM, _WARM_SLOTS = range(11, 15)
+_FIELDS = 15
 
 
 class TableParts:
-    """The rows of one table, in `count` parts. `heads` [count, 11] is what a kernel reads: struct part."""
+    """The rows of one table, in `count` parts. `heads` [count, _FIELDS] is what a kernel reads: struct part."""
+
+    ARENAS = 6
+    """Ranges of addresses that a part reserves."""
 
     def __init__(self, form: RowFormat, count: int, part_bytes_max: int, *, multiplier: int, shift: int = 0) -> None:
         """`multiplier`: of the index, odd, below 2^64. `shift`: bits by which a key is shifted to give its part."""
         self.form = form
         self.shift = shift
-        self.heads = np.zeros((count, 11), np.int64)
+        self.heads = np.zeros((count, _FIELDS), np.int64)
         self.heads[:, _MULTIPLIER] = np.uint64(multiplier).astype(np.int64)
         self.heads_address = int(self.heads.ctypes.data)
         self._rows = Arena(count, part_bytes_max)
         self._entries = Arena(count, part_bytes_max)
         self._index = Arena(count, part_bytes_max)
         self._owners = Arena(count, part_bytes_max)
+        self._warm_rows = Arena(count, part_bytes_max)
+        self._warm_owners = Arena(count, part_bytes_max)
+        self._arenas = (self._rows, self._entries, self._index, self._owners, self._warm_rows, self._warm_owners)
         for part in range(count):
             self._index.ensure(part, SLOT_BYTES * FIRST_SLOTS)
             self._set_slots(part, FIRST_SLOTS)
@@ -81,22 +94,22 @@ class TableParts:
     @property
     def used_bytes(self) -> int:
         """Bytes of memory that rows, entries and indices take."""
-        return self.rows_bytes + self._entries.used_bytes + self._index.used_bytes + self._owners.used_bytes
+        return sum(arena.used_bytes for arena in self._arenas)
 
     @property
-    def rows_bytes(self) -> int:
-        """Bytes of memory that the rows themselves take."""
-        return self._rows.used_bytes
-
-    @property
-    def is_reserved(self) -> bool:
-        """True where rows stay at their address as parts grow."""
-        return self._rows.is_reserved
+    def warm_bytes(self) -> int:
+        """Bytes of memory that warm rows take, but for their entries."""
+        return self._warm_rows.used_bytes + self._warm_owners.used_bytes
 
     @property
     def hots(self) -> I64:
         """Hot rows of each part: [parts]."""
         return np.where(self.heads[:, OWNERS] != 0, self.heads[:, HOT], self.heads[:, SIZE])
+
+    @property
+    def warms(self) -> I64:
+        """Warm rows of each part: [parts]."""
+        return self.heads[:, _WARM].copy()
 
     def size(self, part: int) -> int:
         return int(self.heads[part, SIZE])
@@ -139,6 +152,33 @@ class TableParts:
         """Return the row in each slot of a tiered part: live memory."""
         return self._owners.bytes_of(part)[: 4 * self.hot(part)].view(np.uint32)
 
+    def warm(self, part: int) -> int:
+        """Return the number of a part's warm rows."""
+        return int(self.heads[part, _WARM])
+
+    def count_slots(self, part: int, *, hot: int = 0, warm: int = 0) -> None:
+        """Add to the numbers of a tiered part's slots of hot and of warm rows, which were given or taken."""
+        self.heads[part, [HOT, _WARM]] += hot, warm
+
+    def warm_rows(self, part: int) -> Bytes:
+        """Return a part's warm rows by their slots, [rows, warm_bytes]: live memory."""
+        size_bytes = self.form.warm_bytes
+        return self._warm_rows.bytes_of(part)[: self.warm(part) * size_bytes].reshape(-1, size_bytes)
+
+    def warm_owners(self, part: int) -> U32:
+        """Return the row in each slot of warm rows: live memory."""
+        return self._warm_owners.bytes_of(part)[: 4 * self.warm(part)].view(np.uint32)
+
+    def grow_warm(self, part: int, rows: int) -> None:
+        """Make room for `rows` warm rows. Raises StoreFull."""
+        if rows <= self.heads[part, _WARM_SLOTS]:
+            return
+        try:
+            self._warm_rows.ensure(part, rows * self.form.warm_bytes)
+            self._warm_owners.ensure(part, 4 * rows)
+        finally:
+            self._point(part)
+
     def slots(self, part: int, rows: I64) -> I64:
         """Return the slots of hot rows."""
         return (self.entries(part)["mark"][rows] & NUMBER).astype(np.int64) if self.is_tiered(part) else rows
@@ -160,9 +200,11 @@ class TableParts:
 
     def trim(self, part: int) -> None:
         """Give back memory of slots that a tiered part no longer uses, once it is worth a call to the system."""
-        self._rows.trim(part, self.hot(part) * self.form.row_bytes)
-        self._owners.trim(part, max(4, 4 * self.hot(part)))
-        self._point(part)
+        hot, warm = self.hot(part), self.warm(part)
+        kept_bytes = hot * self.form.row_bytes, max(4, 4 * hot), warm * self.form.warm_bytes, 4 * warm
+        arenas = self._rows, self._owners, self._warm_rows, self._warm_owners
+        if any([arena.trim(part, each) for arena, each in zip(arenas, kept_bytes, strict=True)]):
+            self._point(part)
 
     def lacking(self, wanted: I64, hot: I64) -> I64:
         """Return the parts that have to grow before they hold `wanted` rows, `hot` of them hot: [parts] -> numbers."""
@@ -208,30 +250,22 @@ class TableParts:
             self.settle(part, np.arange(begin, begin + len(keys)))
         return added
 
-    def append_cold(self, part: int, keys: U64, records: U64, epoch: int) -> None:
-        """Give keys without a row a cold one each, once there is room in the entries. The index is not told."""
-        begin = self.size(part)
-        self.heads[part, SIZE] = begin + len(keys)
-        entries = self.entries(part)[begin:]
-        entries["key"], entries["epoch"] = keys, epoch
-        entries["mark"] = COLD | records.astype(np.uint32)
-
     def condense(self, part: int) -> None:
-        """Let the hot rows of a tiered part lie dense again, after entries of some of them went."""
+        """Let the hot and warm rows of a tiered part lie dense again, after entries of some of them went."""
         if not self.is_tiered(part):
             return
         marks = self.entries(part)["mark"]
-        hot = np.flatnonzero(marks < COLD)
-        hot = hot[np.argsort(marks[hot] & NUMBER)]
-        self.rows(part)[: len(hot)] = self.rows(part)[(marks[hot] & NUMBER).astype(np.int64)]
-        marks[hot] = (marks[hot] & ~NUMBER) | np.arange(len(hot), dtype=np.uint32)
-        self.heads[part, HOT] = len(hot)
-        self.owners(part)[:] = hot
+        hot, warm = np.flatnonzero(marks < COLD), np.flatnonzero(marks >= WARM)
+        for chosen, rows, owners in (
+            (hot, self.rows(part), self.owners(part)),
+            (warm, self.warm_rows(part), self.warm_owners(part)),
+        ):
+            chosen[:] = chosen[np.argsort(marks[chosen] & NUMBER)]
+            rows[: len(chosen)] = rows[(marks[chosen] & NUMBER).astype(np.int64)]
+            marks[chosen] = (marks[chosen] & ~NUMBER) | np.arange(len(chosen), dtype=np.uint32)
+            owners[: len(chosen)] = chosen
+        self.heads[part, [HOT, _WARM]] = len(hot), len(warm)
         self.trim(part)
-
-    def drop_last(self, part: int) -> None:
-        """Take the last slot of a tiered part from its row."""
-        self.heads[part, HOT] -= 1
 
     def settle(self, part: int, rows: I64) -> None:
         """Give rows the next slots, once there is room: they are cool. Words are not told."""
@@ -243,9 +277,9 @@ class TableParts:
 
     def clear(self, part: int) -> None:
         """Drop the rows of a part, and give its memory back."""
-        self.heads[part, [SIZE, HOT]] = 0
+        self.heads[part, [SIZE, HOT, _WARM]] = 0
         self._set_slots(part, FIRST_SLOTS)
-        for arena in (self._rows, self._entries, self._index, self._owners):
+        for arena in self._arenas:
             arena.give_back(part)
         self._index.ensure(part, SLOT_BYTES * FIRST_SLOTS)
         self._point(part, tiered=False)
@@ -262,6 +296,10 @@ class TableParts:
         head[_INDEX], head[OWNERS] = self._index.address(part), self._owners.address(part) if tiered else 0
         rows = self._slots(part)
         head[SLOTS] = min(rows, self._owners.size_bytes(part) // 4) if tiered else rows
+        head[_WARM_ROWS], head[_WARM_OWNERS] = self._warm_rows.address(part), self._warm_owners.address(part)
+        if self.form.words:
+            warm_slots = self._warm_rows.size_bytes(part) // self.form.warm_bytes
+            head[_WARM_SLOTS] = min(warm_slots, self._warm_owners.size_bytes(part) // 4)
         entries = self._entries.size_bytes(part) // ENTRY.itemsize
         head[CAPACITY] = entries if tiered else min(rows, entries)
 

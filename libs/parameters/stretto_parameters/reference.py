@@ -12,7 +12,19 @@ from numpy.typing import NDArray
 from . import checksums
 from .layout import RowFormat
 from .optimizers import Optimizer
-from .parts import ABSENT, ASLEEP, COLD, HEAT_MAX, HEAT_SHIFT, NUMBER, U32, U64, TableParts
+from .parts import (
+    ABSENT,
+    ASLEEP,
+    COLD,
+    HEAT_MAX,
+    HEAT_SHIFT,
+    NUMBER,
+    STAMPS,
+    U32,
+    U64,
+    WARM,
+    TableParts,
+)
 
 F32 = NDArray[np.float32]
 U16 = NDArray[np.uint16]
@@ -97,15 +109,19 @@ class Reference:
         self.rebuild(parts, part)
 
     def gather(self, parts: TableParts, keys: U64, places: U64, out: F32, due: Due | None = None) -> None:
-        """Write the weights of each key: those of its row, after the steps that it is due, else the initial ones."""
+        """Write the weights of each key: those of its row, after the steps that it is due, else the initial ones.
+
+        A warm row is read where it is.
+        """
         form = parts.form
         absent = np.flatnonzero(places == ABSENT)
         initial = initial_weights(form, keys[absent])
         out[absent] = widened(narrowed(initial)) if form.half else initial
         present = np.flatnonzero(places != ABSENT)
-        for part, of_present in _by_part(places[present] >> _HIGH):
-            chosen = present[of_present]
-            rows = parts.rows(part)[parts.slots(part, _rows(places[chosen]))]
+        words = np.empty((len(present), form.words), np.float32)
+        self.collect(parts, places[present], words)
+        for part, of_present in _by_part((places[present] & ~ASLEEP) >> _HIGH):
+            chosen, rows = present[of_present], words[of_present]
             out[chosen] = read_weights(form, rows) if due is None else due.weights(form, rows, part)
 
     def update(
@@ -143,19 +159,22 @@ class Reference:
         for part, chosen in _by_part((places & ~ASLEEP) >> _HIGH):
             out[chosen] = parts.entries(part)["mark"][_rows(places[chosen])]
 
-    def warm(self, parts: TableParts, places: U64) -> None:
-        """Make hot rows as warm as can be: the hand passes them some times before it chooses them."""
+    def heat(self, parts: TableParts, places: U64) -> None:
+        """Make hot rows as hot as can be: the hand passes them some times before it chooses them."""
         for part, chosen in _by_part(places >> _HIGH):
             if parts.is_tiered(part):
                 parts.entries(part)["mark"][_rows(places[chosen])] |= np.uint32(HEAT_MAX << HEAT_SHIFT)
 
     def collect(self, parts: TableParts, places: U64, out: F32) -> None:
-        """Copy the words of hot rows: [n, words]."""
-        for part, chosen in _by_part(places >> _HIGH):
-            out[chosen] = parts.rows(part)[parts.slots(part, _rows(places[chosen]))]
+        """Copy the words of hot and warm rows: [n, words]."""
+        for part, chosen in _by_part((places & ~ASLEEP) >> _HIGH):
+            is_warm = places[chosen] >= ASLEEP
+            warm, hot = chosen[is_warm], chosen[~is_warm]
+            out[hot] = parts.rows(part)[parts.slots(part, _rows(places[hot]))]
+            out[warm] = unpacked(parts.form, parts.warm_rows(part)[parts.slots(part, _rows(places[warm]))])
 
     def install(self, parts: TableParts, places: U64, words: F32) -> None:
-        """Write the words of rows [n, words]; a cold one becomes hot (there is room), a hot one is warmed."""
+        """Write the words of hot and cold rows [n, words]; cold ones become hot (there is room), hot ones heated."""
         for part, chosen in _by_part((places & ~ASLEEP) >> _HIGH):
             rows = _rows(places[chosen])
             asleep = parts.entries(part)["mark"][rows] >= COLD
@@ -164,19 +183,25 @@ class Reference:
                 parts.entries(part)["mark"][rows[~asleep]] |= np.uint32(1 << HEAT_SHIFT)
             parts.rows(part)[parts.slots(part, rows)] = words[chosen]
 
-    def choose(self, parts: TableParts, part: int, steps: int, hand: int, places: U64) -> tuple[int, int]:
+    def choose(
+        self, parts: TableParts, part: int, steps: int, hand: int, places: U64, *, deeper: bool = False
+    ) -> tuple[int, int]:
         """Write the places of rows that nobody has changed lately, as many as fit; return (how many, the hand).
 
-        The hand goes down through the entries, round and round, `steps` of them at most, and cools each by one.
+        The hand goes down through the entries, round and round, `steps` of them at most, and cools each by one. deeper:
+        the warm rows that it passes are chosen, too: they were passed hot.
         """
         marks, found, size = parts.entries(part)["mark"], 0, parts.size(part)
         for _ in range(steps):
             if found == len(places):
                 break
             hand = hand - 1 if 0 < hand <= size else size - 1
-            if marks[hand] >= COLD:
+            if marks[hand] >= COLD and not (deeper and marks[hand] >= WARM):
                 continue
-            if marks[hand] >> HEAT_SHIFT:
+            if marks[hand] >= WARM:
+                places[found] = int(ASLEEP) | (part << 32) | hand
+                found += 1
+            elif marks[hand] >> HEAT_SHIFT:
                 marks[hand] -= 1 << HEAT_SHIFT
             else:
                 places[found] = (part << 32) | hand
@@ -184,24 +209,52 @@ class Reference:
         return found, hand
 
     def release(self, parts: TableParts, places: U64, records: U64) -> None:
-        """Make rows cold whose `records` are written, but for those that are no longer hot, or have heat again.
+        """Make rows cold whose `records` are written, but for hot ones that changed, which have heat.
 
-        The record of a row that stays hot becomes ABSENT. The last hot row of the part comes into each slot.
+        The record of a row that stays becomes ABSENT. The last row of the part's tier comes into each slot.
         """
-        for number, place in enumerate(places.tolist()):
+        for number, place in enumerate((places & ~ASLEEP).tolist()):
             part, row = place >> 32, place & 0xFFFFFFFF
             marks = parts.entries(part)["mark"]
-            if marks[row] >> HEAT_SHIFT:
+            if marks[row] >= WARM:
+                _leave_warm(parts, part, int(marks[row] & NUMBER))
+            elif marks[row] >> HEAT_SHIFT:
                 records[number] = ABSENT
                 continue
-            slot, last = int(marks[row]), parts.hot(part) - 1
-            if slot != last:
-                moved = parts.owners(part)[last]
-                parts.rows(part)[slot] = parts.rows(part)[last]
-                parts.owners(part)[slot] = moved
-                marks[moved] = (marks[moved] & ~NUMBER) | np.uint32(slot)
-            parts.drop_last(part)
+            else:
+                _leave_hot(parts, part, int(marks[row]))
             marks[row] = COLD | np.uint32(records[number])
+
+    def doze(self, parts: TableParts, places: U64, epoch: int) -> int:
+        """Make hot rows without heat warm, where there is room; return how many.
+
+        A row that rounding changes has changed in `epoch`.
+        """
+        for place in places.tolist():
+            part, row = place >> 32, place & 0xFFFFFFFF
+            slot, to = int(parts.entries(part)["mark"][row]), parts.warm(part)
+            words = parts.rows(part)[[slot]]
+            packed = pack(parts.form, words)
+            if unpacked(parts.form, packed).tobytes() != words.tobytes():
+                stamp = parts.entries(part)["epoch"][row] % STAMPS
+                parts.entries(part)["epoch"][row] = epoch + stamp
+            _leave_hot(parts, part, slot)
+            parts.count_slots(part, warm=1)
+            parts.warm_rows(part)[to], parts.warm_owners(part)[to] = packed, row
+            parts.entries(part)["mark"][row] = WARM | np.uint32(to)
+        return len(places)
+
+    def rouse(self, parts: TableParts, places: U64) -> None:
+        """Make warm rows hot, where there is room, and name them so in their places."""
+        for number in np.flatnonzero((places >= ASLEEP) & (places != ABSENT)).tolist():
+            place = int(places[number] & ~ASLEEP)
+            part, row = place >> 32, place & 0xFFFFFFFF
+            slot = int(parts.entries(part)["mark"][row] & NUMBER)
+            words = unpacked(parts.form, parts.warm_rows(part)[[slot]])
+            _leave_warm(parts, part, slot)
+            parts.settle(part, np.array([row]))
+            parts.rows(part)[-1] = words
+            places[number] = place
 
     def seal(self, form: RowFormat, keys: U64, words: F32, first: int, out: Bytes) -> None:
         """Write records (key, words, checksum) into whole pages, from number `first` of the first page on."""
@@ -280,6 +333,49 @@ def write_weights(form: RowFormat, rows: F32, weights: F32) -> None:
     halves = np.zeros((len(rows), 2 * form.weight_words), np.uint16)
     halves[:, : form.width] = narrowed(weights)
     rows.view(np.uint32)[:, : form.weight_words] = halves.view(np.uint32)
+
+
+def pack(form: RowFormat, rows: F32) -> Bytes:
+    """Return rows [n, words] as warm ones: [n, warm_bytes]."""
+    first, last = form.rounded.start, form.rounded.stop
+    halves = narrowed(rows[:, form.rounded])
+    whole = (np.ascontiguousarray(each).view(np.uint8) for each in (rows[:, :first], rows[:, last:]))
+    before, after = (each.reshape(len(rows), -1) for each in whole)
+    return np.concatenate([before, halves.view(np.uint8).reshape(len(rows), -1), after], axis=1)
+
+
+def is_rounded(form: RowFormat, rows: F32) -> NDArray[np.bool_]:
+    """Return which rows [n, words] a warm row has bit by bit: [n]."""
+    return (rows[:, form.rounded].view(np.uint32) & np.uint32(0xFFFF)).max(axis=1, initial=0) == 0
+
+
+def unpacked(form: RowFormat, warm: Bytes) -> F32:
+    """Return warm rows [n, warm_bytes] as hot ones: [n, words]."""
+    first, last = form.rounded.start, form.rounded.stop
+    end = form.warm_bytes - 4 * form.counters
+    rows = np.empty((len(warm), form.words), np.float32)
+    rows[:, :first] = np.ascontiguousarray(warm[:, : 4 * first]).view(np.float32)
+    rows[:, first:last] = widened(np.ascontiguousarray(warm[:, 4 * first : end]).view(np.uint16))
+    rows[:, last:] = np.ascontiguousarray(warm[:, end:]).view(np.float32)
+    return rows
+
+
+def _leave_hot(parts: TableParts, part: int, slot: int) -> None:
+    """Take the slot of a hot row; the last hot row of the part comes into it."""
+    marks, rows, owners = parts.entries(part)["mark"], parts.rows(part), parts.owners(part)
+    moved = owners[-1]
+    rows[slot], owners[slot] = rows[-1], moved
+    marks[moved] = (marks[moved] & ~NUMBER) | np.uint32(slot)
+    parts.count_slots(part, hot=-1)
+
+
+def _leave_warm(parts: TableParts, part: int, slot: int) -> None:
+    """Take the slot of a warm row; the last warm row of the part comes into it."""
+    marks, rows, owners = parts.entries(part)["mark"], parts.warm_rows(part), parts.warm_owners(part)
+    moved = owners[-1]
+    rows[slot], owners[slot] = rows[-1], moved
+    marks[moved] = (marks[moved] & ~NUMBER) | np.uint32(slot)
+    parts.count_slots(part, warm=-1)
 
 
 def widened(halves: U16) -> F32:

@@ -21,9 +21,8 @@ from .errors import InputRefused
 from .kernels import Kernels
 from .layout import ENTRY_BYTES, Layout, RowFormat
 from .optimizers import Optimizer, schedules
-from .parts import ABSENT, ASLEEP, INDEX_BYTES, TableParts
+from .parts import ABSENT, ASLEEP, INDEX_BYTES, STAMPS, TableParts
 from .policy import PolicyState, RowAccount, Unseen, stamps_of
-from .policy.expiry import STAMPS
 from .records import Bools, Code, Own, Progress, Records, check_word, judge
 from .reference import Due, RowGradients
 from .tiers import Filling, RowsAsleep, Tiers, held
@@ -36,7 +35,6 @@ Bytes = NDArray[np.uint8]
 _ADDRESSES_MAX = 2**45
 """Addresses that all reservations may take, of the 2^47 of a process."""
 _PART_BYTES_MAX = 2**40
-_ARENAS_A_PART = 4
 _OFFSET_MAX = 2**48
 _ANY = -1
 """A length of an array that is not prescribed."""
@@ -168,7 +166,7 @@ class Store:
         multiplier = multiplier or secrets.randbits(64) | 1
         self.layout = layout
         self.kernels: Kernels = kernels.load() if library is None else library
-        parts = layout.buckets * len(layout.tables) * _ARENAS_A_PART
+        parts = layout.buckets * len(layout.tables) * TableParts.ARENAS
         part_bytes_max = min(memory_bytes_max, _PART_BYTES_MAX, _ADDRESSES_MAX // max(1, parts))
         self._tables = [
             TableParts(
@@ -320,7 +318,9 @@ class Store:
         applied = checked.claim & (offsets == push.start)
         located = [self._located(number, checked, applied) for number in range(len(self._tables))]
         self._check_awake([each.keys for each in located], [each.places for each in located])
-        for table, part in zip(self._tables, located, strict=True):
+        for number, (table, part) in enumerate(zip(self._tables, located, strict=True)):
+            if self.tiers is not None:
+                self.tiers.rouse(number, part.places)
             if part.absent:
                 self._make_room(table, part.keys, part.places)
         optimizers = [table.optimizer for table in self.layout.tables]
@@ -401,14 +401,14 @@ class Store:
         wanted = self._keys(keys)
         self._check_awake(wanted, self._places(wanted))
 
-    def spill_to(self, folder: Path, bytes_max: int, budget_bytes: int) -> None:
-        """From now on keep the rows in so much memory, and those that find no room in a file in `folder`.
+    def spill_to(self, folder: Path | None, bytes_max: int, budget_bytes: int, *, warms: bool = False) -> None:
+        """From now on keep the rows in so much memory, and those that find no room in a file in `folder`, or nowhere.
 
-        bytes_max: of the files, one for each table. Raises OSError.
+        bytes_max: of the files, one for each table. warms: memory may have rows rounded to bfloat16. Raises OSError.
         """
         if self.tiers is None and self._tables:
-            self.tiers = Tiers(self._tables, self.kernels, folder, bytes_max, budget_bytes)
-            self._policy.tiers = self.tiers
+            self.tiers = Tiers(self._tables, self.kernels, folder, bytes_max, budget_bytes, warms=warms)
+            self.tiers.hand.epoch, self._policy.tiers = self.epoch, self.tiers
         elif self.tiers is not None:
             self.tiers.hand.budget_bytes = budget_bytes
 
@@ -445,6 +445,8 @@ class Store:
     def next_epoch(self) -> int:
         """End an epoch; return it. Rows that change from now on are those that `since_epoch` of it finds."""
         self.epoch += STAMPS
+        if self.tiers is not None:
+            self.tiers.hand.epoch = self.epoch
         return self.epoch - 1
 
     def export_bucket(self, bucket: int, since_epoch: int = 0) -> tuple[RawBucket, ...]:
@@ -569,8 +571,9 @@ class Store:
     def _filled(self, table: int, bucket: int, stored: U64, words: Bytes) -> int:
         """Give an empty bucket rows; return the checksum of their bytes."""
         target = self._tables[table]
-        if self.tiers is not None and not self.tiers.fits(table, len(stored)):
-            self.tiers.load(table, bucket, stored, words.view(np.float32).reshape(-1, target.form.words), self.epoch)
+        if self.tiers is not None and not self.tiers.loading.fits(table, len(stored)):
+            raw = words.view(np.float32).reshape(-1, target.form.words)
+            self.tiers.loading.load(table, bucket, stored, raw, self.epoch)
             return checksums.of_block(words)
         target.grow(bucket, len(stored))
         self.kernels.adopt(target, bucket, stored, self.epoch)

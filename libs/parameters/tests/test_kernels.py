@@ -28,8 +28,8 @@ from stretto_parameters.optimizers import (
     RMSprop,
     RowWiseAdagrad,
 )
-from stretto_parameters.parts import ABSENT, ASLEEP, TableParts
-from stretto_parameters.reference import Due, Reference, RowGradients, read_weights
+from stretto_parameters.parts import ABSENT, ASLEEP, HEAT_MAX, STAMPS, TableParts
+from stretto_parameters.reference import Due, Reference, RowGradients, narrowed, pack, read_weights, unpacked, widened
 
 BUCKETS = 4
 MULTIPLIER = 0xD1342543DE82EF95
@@ -247,12 +247,12 @@ def test_rows_become_cold_and_hot_with_the_bits_of_the_reference(
         victims = both[0].parts.keys(1)[(chosen[0] & np.uint64(2**32 - 1)).astype(int)]
         first = min(2, form.records_per_page - 1)
         for run, of_rows, records, of_marks in zip(both, words, sealed, marks, strict=True):
-            run.kernels.warm(run.parts, chosen[0][:5])
+            run.kernels.heat(run.parts, chosen[0][:5])
             run.kernels.collect(run.parts, chosen[0], of_rows)
             run.kernels.seal(form, victims, of_rows, first, records)
             numbers = np.arange(len(chosen[0]), dtype=np.uint64)
             run.kernels.release(run.parts, chosen[0], numbers)
-            assert (numbers == ABSENT).tolist() == [at < 5 for at in range(len(numbers))], "a warm row stays hot"
+            assert (numbers == ABSENT).tolist() == [at < 5 for at in range(len(numbers))], "a row with heat stays hot"
             run.kernels.marks(run.parts, chosen[0], of_marks)
         assert np.array_equal(*marks)
         assert sealed[0].tobytes() == sealed[1].tobytes()
@@ -283,6 +283,121 @@ def test_rows_become_cold_and_hot_with_the_bits_of_the_reference(
         agree()
         pushed(np.sort(np.append(victims[woken], random.integers(0, 2**64, 30, dtype=np.uint64))), 4)
         agree()
+
+
+WARM_TABLES = {
+    "no slots": Table(3, SGD()),
+    "slots": Table(16, Adagrad()),
+    "a counter": Table(5, Adam(0.1, step_samples=1)),
+    "half weights": Table(5, Adam(0.1), weights="bfloat16"),
+    "wide": Table(1500, Ftrl()),
+}
+
+
+def test_a_warm_row_is_rounded_but_for_its_counter_of_steps() -> None:
+    """Rounded, a counter would stay at 256 for ever."""
+    form = RowFormat.of_table(Table(2, Adam()))
+    row = np.array([[1.001, -2.002, 3.003, 4.004, 5.005, 6.006, 257]], np.float32)
+    found = unpacked(form, pack(form, row))
+    assert found[0, :-1].tolist() == widened(narrowed(row[0, :-1])).tolist() != row[0, :-1].tolist()
+    assert found[0, -1] == 257
+    assert form.warm_bytes == 2 * 6 + 4
+
+
+class Both:
+    """A table under both implementations, whose rows become warm and hot: every byte must agree after each step."""
+
+    def __init__(self, library: Kernels, table: Table) -> None:
+        self.table, self.random = table, np.random.default_rng(table.dimension)
+        self.runs = Run(library, table), Run(Reference(), table)
+        self.rates, self.clocks = np.full(BUCKETS, 0.1, np.float32), table.optimizer.clocks(np.full(BUCKETS, 40))
+        self.hands = [0, 0]
+
+    def push(self, keys: np.ndarray, epoch: int) -> None:
+        """Rouse the rows of keys, and update them."""
+        by = RowGradients(self.random.normal(0, 1, (len(keys), self.table.dimension)).astype(np.float32))
+        for run in self.runs:
+            places = np.empty(len(keys), np.uint64)
+            run.kernels.locate(run.parts, keys, places)
+            asleep = places[(places >= ASLEEP) & (places != ABSENT)]
+            more = np.bincount((asleep & ~ASLEEP) >> np.uint64(32), minlength=BUCKETS)
+            grow(run.kernels, run.parts, 0 * more, more)
+            run.kernels.rouse(run.parts, places)
+            with np.errstate(all="ignore"):
+                run.pushed(keys, by, self.rates, self.clocks, self.table, epoch)
+
+    def choose(self, count: int, *, deeper: bool) -> np.ndarray:
+        """Return what both hands choose of the second part: they go round until they find something."""
+        for _ in range(HEAT_MAX + 1):
+            found: list[np.ndarray] = []
+            for number, run in enumerate(self.runs):
+                places, size = np.zeros(count, np.uint64), run.parts.size(1)
+                chosen, hand = run.kernels.choose(run.parts, 1, size, self.hands[number], places, deeper=deeper)
+                self.hands[number] = hand
+                found.append(places[:chosen])
+            assert np.array_equal(*found)
+            assert self.hands[0] == self.hands[1]
+            if len(found[0]) > 1:
+                return found[0]
+        raise AssertionError("the hands found nothing")
+
+    def doze(self, places: np.ndarray, epoch: int) -> None:
+        for run in self.runs:
+            run.parts.grow_warm(1, run.parts.warm(1) + len(places))
+            assert run.kernels.doze(run.parts, places, epoch) == len(places)
+
+    def collect(self, places: np.ndarray) -> None:
+        words = [np.empty((len(places), run.parts.form.words), np.float32) for run in self.runs]
+        for run, of_rows in zip(self.runs, words, strict=True):
+            run.kernels.collect(run.parts, places, of_rows)
+        assert same_words(*words)
+
+    def release(self, places: np.ndarray) -> np.ndarray:
+        records = [np.arange(len(places), dtype=np.uint64) for _ in self.runs]
+        for run, of_rows in zip(self.runs, records, strict=True):
+            run.kernels.release(run.parts, places, of_rows)
+        assert np.array_equal(*records)
+        return records[0]
+
+    def agree(self, keys: np.ndarray) -> None:
+        """Compare all memory, and what a pull of keys reads."""
+        left, right = (run.parts for run in self.runs)
+        for part in range(BUCKETS):
+            assert same_rows(left, right, part)
+            for read in (TableParts.entries, TableParts.owners, TableParts.warm_rows, TableParts.warm_owners):
+                assert read(left, part).tobytes() == read(right, part).tobytes()
+        moves = self.table.optimizer.moves_rows_late
+        for due in (None, Due(self.table.optimizer, self.rates, self.clocks + 3) if moves else None):
+            with np.errstate(all="ignore"):
+                assert same_words(*(run.weights(keys, due)[0] for run in self.runs))
+
+
+@pytest.mark.parametrize("name", WARM_TABLES)
+def test_rows_become_warm_and_hot_with_the_bits_of_the_reference(library: Kernels, name: str) -> None:
+    """Rows of all values; reads and copies of warm rows; some become cold from there, the others hot again."""
+    both = Both(library, WARM_TABLES[name])
+    parts = both.runs[0].parts
+    keys = np.unique(both.random.integers(0, 2**64, 400, dtype=np.uint64))
+    both.push(keys[::2].copy(), STAMPS)
+    both.push(keys[1::2].copy(), 2 * STAMPS)
+    for run in both.runs:
+        run.parts.tier(1)
+    damage(np.random.default_rng(1), *(run.parts for run in both.runs))
+    for _ in range(3):
+        before = parts.entries(1)["epoch"].copy()
+        both.doze(both.choose(20, deeper=False), 7 * STAMPS)
+        assert (parts.entries(1)["epoch"] != before).any(), "rounding changed them"
+        both.agree(keys)
+        chosen = both.choose(12, deeper=True)
+        both.collect(chosen)
+        leaving = chosen[chosen >= ASLEEP]
+        names = parts.keys(1)[(leaving & np.uint64(2**32 - 1)).astype(int)]
+        both.push(np.sort(names[::2]), 9 * STAMPS)
+        stayed = both.release(leaving) == ABSENT
+        assert stayed.tolist() == [at % 2 == 0 for at in range(len(leaving))], "a row that changed stays"
+        keys = keys[~np.isin(keys, names[1::2])]
+        both.agree(keys)
+    assert parts.warm(1) > 0
 
 
 def compare_halves(library: Kernels, values: np.ndarray) -> None:
@@ -397,6 +512,8 @@ def main(library: Path) -> None:
     for length in (0, 1, 7, 8, 9, checksums.PIECE_BYTES + 5):
         compare_copies(kernels, np.random.default_rng(length).bytes(length), 3)
         compare_halves(kernels, np.random.default_rng(length).normal(0, 1, length % 1000).astype(np.float32))
+    for name in WARM_TABLES:
+        test_rows_become_warm_and_hot_with_the_bits_of_the_reference(kernels, name)
     for dimension in (5, 1500):
         test_rows_become_cold_and_hot_with_the_bits_of_the_reference(kernels, library.parent, dimension, "bfloat16")
     sys.stdout.write("compared\n")

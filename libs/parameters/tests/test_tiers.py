@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -14,11 +15,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule
 from stretto_parameters import Code, Layout, Own, Pulled, Push, PushAnswer, RawBucket, RowPolicy, Store, Table
+from stretto_parameters.errors import LogFull
 from stretto_parameters.kernels import Kernels
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import SGD
-from stretto_parameters.parts import COLD
-from stretto_parameters.reference import Reference, initial_weights
+from stretto_parameters.parts import COLD, WARM, TableParts
+from stretto_parameters.reference import Reference, initial_weights, narrowed, widened
 from stretto_parameters.tiers import Asleep, Filling, RowsAsleep, Tiers, log
 from stretto_parameters.tiers.eviction import Victims
 
@@ -119,13 +121,17 @@ MANY = [np.sort(np.random.default_rng(5).integers(0, 2**64, count, dtype=np.uint
 
 
 class Trial:
-    """One store and a dictionary of what it must hold. Each operation may be left half done while others come."""
+    """One store and a dictionary of what it must hold. Each operation may be left half done while others come.
 
-    def __init__(self, seed: int, folder: Path, library: Kernels | None = None) -> None:
+    The dictionary rounds a row whenever the store makes it warm.
+    """
+
+    def __init__(self, seed: int, folder: Path | None, library: Kernels | None = None, *, warms: bool = False) -> None:
         self.random = np.random.default_rng(seed)
         self.store = Spilling(SMALL, MEMORY_BYTES, library=library)
         with patch.multiple(log, _SEGMENT_BYTES=4096, _SEGMENT_PAGES_MIN=1):
-            self.store.spill_to(folder, 2**30, 0)
+            self.store.spill_to(folder, 2**30, 0, warms=warms)
+        self.doze, self.store.kernels.doze = self.store.kernels.doze, self.dozed  # type: ignore[method-assign]
         self.tiers = self.store.of_tiers
         self.store.set_own(range(SMALL.columns), Own.MINE)
         self.rows: list[dict[int, np.ndarray]] = [{}, {}]
@@ -135,6 +141,13 @@ class Trial:
         self.copies: list[tuple[np.ndarray, np.ndarray, list[Filling], list[bytes]]] = []
         self.sparse: tuple[object, tuple[int, np.ndarray, np.ndarray, np.ndarray]] | None = None
         self.segments = 0
+
+    def dozed(self, parts: TableParts, places: np.ndarray, epoch: int) -> int:
+        rows = self.rows[self.store._tables.index(parts)]
+        for place in places.tolist():
+            key = int(parts.keys(place >> 32)[place & 0xFFFFFFFF])
+            rows[key] = widened(narrowed(rows[key]))
+        return self.doze(parts, places, epoch)
 
     def keys(self, number: int) -> np.ndarray:
         """Return some keys, those at the front far more often; now and then many at once."""
@@ -273,7 +286,7 @@ class Trial:
     def load(self) -> None:
         """Go back to a copy of a bucket, as a restore does."""
         bucket = int(self.random.integers(4))
-        self.tiers._hot_share = float(self.random.random())
+        self.tiers.loading.hot_share = float(self.random.random())
         self.store.import_bucket(bucket, self.store.export_bucket(bucket))
 
     def budget(self) -> None:
@@ -286,11 +299,12 @@ class Trial:
                 raw = self.store.export_bucket(bucket)[number]
                 found.update(zip(raw.keys.tolist(), (row.tobytes() for row in raw.rows), strict=True))
             assert found == {key: row.tobytes() for key, row in self.rows[number].items()}
-            cold = sum(
-                int((t.entries(p)["mark"] >= COLD).sum()) for t in [self.store._tables[number]] for p in range(4)
-            )
+            table = self.store._tables[number]
+            marks = np.concatenate([table.entries(part)["mark"] for part in range(4)])
+            cold, warm = int(((marks >= COLD) & (marks < WARM)).sum()), int((marks >= WARM).sum())
             pending = self.chosen is not None and self.chosen[0].table == number
             assert pending or self.sparse or self.tiers.logs[number].live == cold, "each live record is a cold row"
+            assert (warm, len(marks) - cold - warm) == (int(table.warms.sum()), int(table.hots.sum()))
 
 
 def first(number: int, key: int) -> np.ndarray:
@@ -298,21 +312,26 @@ def first(number: int, key: int) -> np.ndarray:
     return initial_weights(form, np.array([key], np.uint64))[0]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("seed", "tiers"),
+    [(0, "cold"), (1, "cold"), (2, "cold"), (0, "warm"), (1, "warm and cold"), (2, "warm and cold")],
+)
 def test_whatever_comes_between_the_parts_of_an_operation_the_rows_are_those_of_a_dictionary(
-    seed: int, tmp_path: Path
+    seed: int, tiers: str, tmp_path: Path
 ) -> None:
-    trial = Trial(seed, tmp_path, Reference() if seed == 2 else None)
+    folder, warms = tmp_path if "cold" in tiers else None, "warm" in tiers
+    trial = Trial(seed, folder, Reference() if seed == 2 else None, warms=warms)
     trial.run(300 if seed == 2 else 4000)
     counts = trial.tiers.counts()
-    assert seed == 2 or min(counts.rows_evicted, counts.rows_read, trial.segments) > 8, "nothing was tried"
+    tried = [counts.rows_evicted, counts.rows_read, trial.segments] if folder else []
+    assert seed == 2 or min([*tried, *[counts.rows_dozed] * warms]) > 8, "nothing was tried"
 
 
 @pytest.mark.night
 def test_a_million_operations_leave_the_rows_of_a_dictionary(tmp_path: Path) -> None:
-    """Ten stores get a hundred thousand each."""
+    """Ten stores get a hundred thousand each: of cold rows, of warm ones, of both."""
     for seed in range(10):
-        Trial(100 + seed, tmp_path).run(100_000)
+        Trial(100 + seed, None if seed % 3 == 1 else tmp_path, warms=seed % 3 > 0).run(100_000)
 
 
 def a_trial(folder: Path) -> Trial:
@@ -349,11 +368,14 @@ def test_rows_of_a_bucket_that_went_while_they_were_chosen_are_left_alone(tmp_pa
     trial.check()
 
 
+@pytest.mark.parametrize("warms", [False, True])
 @pytest.mark.parametrize("library", [None, Reference()])
-def test_rows_expire_hot_or_cold_as_they_do_where_all_are_hot(library: Kernels | None, tmp_path: Path) -> None:
+def test_rows_expire_in_any_tier_as_they_do_where_all_are_hot(
+    library: Kernels | None, warms: bool, tmp_path: Path
+) -> None:
     random = np.random.default_rng(3)
     tiered, plain = (kind(BRIEF, MEMORY_BYTES, library=library, multiplier=1) for kind in (Spilling, Store))
-    tiered.spill_to(tmp_path, 2**30, 2**30)
+    tiered.spill_to(tmp_path, 2**30, 2**30, warms=warms)
     lost = 0
     for store in (tiered, plain):
         store.set_own(range(BRIEF.columns), Own.MINE)
@@ -367,11 +389,20 @@ def test_rows_expire_hot_or_cold_as_they_do_where_all_are_hot(library: Kernels |
             if victims := tiered.of_tiers.hand.choose():
                 tiered.of_tiers.hand.write(victims)
                 tiered.of_tiers.hand.release(victims)
-        assert tiered.checksum() == plain.checksum()
+        assert warms or tiered.checksum() == plain.checksum()
+        tiered.next_epoch()
+    for bucket in range(BRIEF.buckets):
+        for mine, its in zip(*(store.export_bucket(bucket) for store in (tiered, plain)), strict=True):
+            assert mine.keys.tolist() == its.keys.tolist()
+            assert mine.stamps is not None
+            assert its.stamps is not None
+            assert mine.stamps.tolist() == its.stamps.tolist()
     marks = [part.entries(bucket)["mark"] for part in tiered._tables for bucket in range(BRIEF.buckets)]
-    assert sum(int((each >= COLD).sum()) for each in marks) == tiered.of_tiers.counts().cold_rows
+    counts = tiered.of_tiers.counts()
+    assert sum(int((each >= COLD).sum()) for each in marks) == counts.cold_rows + counts.warm_rows
     assert lost > 5
-    assert tiered.of_tiers.counts().rows_evicted > 50
+    assert counts.rows_evicted + counts.rows_dozed > 50
+    assert (counts.warm_rows > 0) == warms
 
 
 def test_rows_that_change_often_outlast_those_that_came_once(tmp_path: Path) -> None:
@@ -393,9 +424,140 @@ def evict(tiers: Tiers, count: int) -> None:
     """Make `count` rows cold, or a few more."""
     enough = tiers.hand.rows_evicted + count
     while tiers.hand.rows_evicted < enough:
-        if victims := tiers.hand.choose():
-            tiers.hand.write(victims)
-            tiers.hand.release(victims)
+        evict_once(tiers)
+
+
+def evict_once(tiers: Tiers) -> None:
+    if victims := tiers.hand.choose():
+        tiers.hand.write(victims)
+        tiers.hand.release(victims)
+
+
+def a_warm_trial(rows: int = 800) -> Trial:
+    """With some rows of each bucket warm, and no disk."""
+    trial = Trial(0, None, warms=True)
+    trial.put(MANY[0][:rows])
+    for _ in range(20):
+        trial.tiers.hand.choose()
+    counts = trial.tiers.counts()
+    assert 100 < counts.warm_rows < rows - 100
+    return trial
+
+
+def copied(store: Store, since_epoch: int = 0) -> list[tuple[RawBucket, ...]]:
+    return [store.export_bucket(bucket, since_epoch) for bucket in range(SMALL.buckets)]
+
+
+def test_a_copy_has_the_values_of_warm_rows_and_gives_them_again_where_as_many_are_warm() -> None:
+    trial = a_warm_trial()
+    before, warm = trial.store.checksum(), trial.tiers.counts().warm_rows
+    trial.tiers.hand.budget_bytes, trial.tiers.loading.hot_share = 2**30, 0.95
+    for bucket, raw in enumerate(copied(trial.store)):
+        trial.store.import_bucket(bucket, raw)
+    assert trial.store.checksum() == before
+    assert trial.tiers.counts().warm_rows == warm
+    trial.check()
+
+
+def test_a_copy_that_has_no_room_even_so_is_rounded_rather_than_refused() -> None:
+    trial = a_warm_trial()
+    trial.tiers.hand.budget_bytes = 0
+    for bucket, raw in enumerate(copied(trial.store)):
+        trial.store.import_bucket(bucket, raw)
+    assert trial.tiers.counts().warm_rows == trial.store.categories()
+    trial.check()
+
+
+def test_a_copy_is_not_rounded_where_there_is_a_disk(tmp_path: Path) -> None:
+    trial = Trial(0, tmp_path, warms=True)
+    trial.put(MANY[0][:800])
+    for _ in range(24):
+        evict_once(trial.tiers)
+    assert trial.tiers.counts().warm_rows > 100
+    before = trial.store.checksum()
+    trial.tiers.hand.budget_bytes, trial.tiers.loading.hot_share = 2**30, 0.45
+    for bucket, raw in enumerate(copied(trial.store)):
+        trial.store.import_bucket(bucket, raw)
+    assert trial.store.checksum() == before
+    counts = trial.tiers.counts()
+    assert min(counts.warm_rows, counts.cold_rows) > 10
+    trial.check()
+
+
+def test_rows_have_room_until_all_of_them_are_warm(tmp_path: Path) -> None:
+    trial = a_warm_trial()
+    table, hand = trial.store._tables[0], trial.tiers.hand
+    hand.budget_bytes = hand.used_bytes + 1000
+    saved = int(table.hots.sum()) * (table.form.row_bytes - table.form.warm_bytes)
+    assert trial.tiers.spare_bytes() == 1000 + saved > 1000
+    assert a_trial(tmp_path).tiers.spare_bytes() == np.inf
+
+
+def test_a_row_that_rounding_changes_is_in_the_next_difference_and_one_that_it_does_not_is_not() -> None:
+    trial = a_warm_trial()
+    since = trial.store.next_epoch()
+    other = Store(SMALL, MEMORY_BYTES)
+    other.set_own(range(SMALL.columns), Own.MINE)
+    for column in range(SMALL.buckets, SMALL.columns):
+        other.import_slices(trial.store.export_slices(np.array([column - SMALL.buckets])))
+    for bucket, raw in enumerate(copied(trial.store)):
+        other.import_bucket(bucket, raw)
+    before = trial.tiers.counts().rows_dozed
+    for _ in range(400):
+        trial.tiers.hand.choose()
+    changed = copied(trial.store, since)
+    assert sum(len(raw[0].keys) for raw in changed) == trial.tiers.counts().rows_dozed - before > 100
+    for bucket, raw in enumerate(changed):
+        other.import_bucket(bucket, raw, replace=False)
+    assert other.checksum() == trial.store.checksum()
+    since, checksum = trial.store.next_epoch(), trial.store.checksum()
+    places = trial.store._places([MANY[0][:800], MANY[1][:0]])
+    trial.tiers.rouse(0, places[0], over_budget=True)
+    assert not trial.tiers.counts().warm_rows
+    for _ in range(400):
+        trial.tiers.hand.choose()
+    assert trial.tiers.counts().warm_rows == 800
+    assert trial.store.checksum() == checksum, "what was rounded once stays as it is"
+    assert not any(len(raw[0].keys) for raw in copied(trial.store, since))
+
+
+def test_warm_rows_go_to_the_disk_only_once_they_take_half_of_the_memory(tmp_path: Path) -> None:
+    trial = Trial(0, tmp_path, warms=True)
+    trial.put(MANY[0][:800])
+    for _ in range(20):
+        trial.put(MANY[0][:800:2])
+        for _ in range(4):
+            evict_once(trial.tiers)
+    counts = trial.tiers.counts()
+    assert counts.warm_rows > 200, "rows that nobody changes"
+    assert counts.cold_rows == 0, "two warm rows take no more than a hot one"
+    evict(trial.tiers, 100)
+    trial.check()
+
+
+def test_a_full_disk_leaves_rows_that_may_be_warm_to_become_so(tmp_path: Path) -> None:
+    trial = Trial(0, tmp_path, warms=True)
+    trial.tiers.bytes_max = 0
+    trial.put(MANY[0][:800])
+    for _ in range(400):
+        with suppress(LogFull):
+            evict_once(trial.tiers)
+    assert trial.tiers.counts().warm_rows == 800
+    with pytest.raises(LogFull, match="no room for"):
+        evict_once(trial.tiers)
+    trial.check()
+
+
+def test_a_table_that_rounding_makes_no_smaller_has_no_warm_rows() -> None:
+    layout = Layout((Table(4, SGD(RATE), weights="bfloat16"),), 0, buckets=4, slices=1)
+    store = Spilling(layout, MEMORY_BYTES)
+    store.spill_to(None, 0, 0, warms=True)
+    store.set_own(range(layout.columns), Own.MINE)
+    rows = RawBucket(MANY[0][MANY[0] >> np.uint64(62) == 0], np.zeros((0, 2), np.float32))
+    store.import_bucket(0, [replace(rows, rows=np.ones((len(rows.keys), 2), np.float32))])
+    assert not store.of_tiers.hand.can_evict()
+    assert store.of_tiers.hand.choose() is None
+    assert store.of_tiers.counts().warm_rows == 0
 
 
 def test_a_segment_whose_rows_nobody_finds_is_left_alone_until_it_begins_anew(tmp_path: Path) -> None:

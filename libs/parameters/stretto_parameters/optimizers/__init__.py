@@ -69,6 +69,11 @@ class Optimizer(ABC):
         """True where a row makes steps without a gradient later: what is read is as if it had made them."""
         return False
 
+    @property
+    def counters(self) -> int:
+        """Slots at the end of a row that count steps."""
+        return 0
+
     def in_steps_of(self, samples: int) -> Optimizer:
         """Return this optimizer with the samples of a step, where that matters to it and is not stated."""
         return self
@@ -142,12 +147,16 @@ class Moving(Optimizer):
     def moves_rows_late(self) -> bool:
         return bool(self.step_samples) and self.kept()[0] is not None
 
+    @property
+    def counters(self) -> int:
+        return int(any(each is not None for each in self.kept()))
+
     def in_steps_of(self, samples: int) -> Optimizer:
         return replace(self, step_samples=samples) if self.step_samples is None else self
 
     def first_slots(self, width: int) -> F32:
         slots = sum(each is not None for each in self.kept())
-        return np.zeros(slots * width + bool(slots), np.float32)
+        return np.zeros(slots * width + self.counters, np.float32)
 
     def factors(self) -> F32:
         """Return by t, until all are constant in float32, where rows make every step: [6, n].

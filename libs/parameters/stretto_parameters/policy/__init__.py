@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from ..errors import InputRefused
 from ..kernels import Kernels
 from ..layout import Layout
-from ..parts import ABSENT, TableParts
+from ..parts import ABSENT, STAMPS, TableParts
 from ..tiers import Tiers
 from .admission import Admission
-from .expiry import STAMPS, Expiry, remove
+from .expiry import Expiry, remove
 
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]

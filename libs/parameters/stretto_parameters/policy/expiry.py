@@ -14,14 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import Kernels
-from ..parts import SIZE, TableParts
+from ..parts import SIZE, STAMPS, TableParts
 
 I64 = NDArray[np.int64]
 U8 = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 
-STAMPS = 256
-"""Numbers of stamps: the epochs of a store with expiry are multiples of it."""
 _PERIODS = 8
 """Periods of a row's life: it goes between 1 and 1 + 2 / _PERIODS of `expire_samples` after its last change."""
 WRAPPED = 16

@@ -1,4 +1,6 @@
-"""The hot and cold rows of a store: how cold ones are read, and what becomes of whole buckets.
+"""The hot, warm and cold rows of a store: how cold ones are read, and what becomes of whole buckets.
+
+A warm row is in memory, rounded to bfloat16. A pull reads it where it is; what changes a row rouses it, under the lock.
 
 A cold row is read, and woken, before the batch that needs it is applied. What a batch found is looked up again under
 the lock, so a row that was changed, evicted anew or dropped meanwhile is left as it is. eviction.py says how rows
@@ -7,6 +9,7 @@ become cold.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -17,21 +20,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import Kernels, grow
-from ..layout import ENTRY_BYTES
-from ..parts import ABSENT, ASLEEP, COLD, INDEX_BYTES_MAX, NUMBER, TableParts, split
-from .eviction import LOW, Hand
+from ..parts import ABSENT, ASLEEP, COLD, NUMBER, WARM, TableParts, split
+from .eviction import Hand
+from .loading import Loading
 from .log import RowLog
 
 Bools = NDArray[np.bool_]
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
+U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
 
-_BESIDE_BYTES = ENTRY_BYTES + 4 + INDEX_BYTES_MAX
-"""Bytes of a hot row beside itself: entry, owner, share of the index."""
 _LEFT_SHARE = 0.05
 """Share of a disk that no server takes with cold rows, whatever the number of servers. Taste."""
-_LOADED_AT_ONCE = _FILLED_AT_ONCE = 2**14
+_FILLED_AT_ONCE = 2**14
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +56,16 @@ class RowsAsleep(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TierCounts:
-    """Rows and bytes that are on the disk, and rows that were read from it and evicted to it since the start."""
+    """Rows and bytes that are on the disk, and rows that were read from it and evicted to it since the start. Rows and
+    bytes that are warm, and rows that became warm since the start."""
 
     cold_rows: int
     log_bytes: int
     rows_read: int
     rows_evicted: int
+    warm_rows: int
+    warm_bytes: int
+    rows_dozed: int
 
 
 class Tiers:
@@ -69,21 +75,34 @@ class Tiers:
     """
 
     def __init__(
-        self, tables: Sequence[TableParts], kernels: Kernels, folder: Path, bytes_max: int, budget_bytes: int
+        self,
+        tables: Sequence[TableParts],
+        kernels: Kernels,
+        folder: Path | None,
+        bytes_max: int,
+        budget_bytes: int,
+        *,
+        warms: bool = False,
     ) -> None:
-        """Have logs in a folder, which is made if it is not there. Raises OSError."""
-        folder.mkdir(parents=True, exist_ok=True)
+        """Have logs in a folder, which is made if it is not there; None: no row is cold. warms: rows may be warm.
+
+        Raises OSError.
+        """
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
         self.tables = tables
         self.folder = folder
         self.bytes_max = bytes_max
         self.logs: list[RowLog] = []
         self.logs += (RowLog(folder, table.form, self._room_bytes, kernels) for table in tables)
-        self.hand = Hand(tables, self.logs, kernels, budget_bytes)
+        self.hand = Hand(tables, self.logs, kernels, budget_bytes, has_disk=folder is not None, warms=warms)
         self._kernels = kernels
-        self._hot_share = 1.0
+        self.loading = Loading(tables, self.logs, self.hand, kernels)
 
     def _room_bytes(self) -> int:
         """Return by how much the files may still grow, all together: some of the disk is left to others."""
+        if self.folder is None:
+            return 0
         disk = os.statvfs(self.folder)
         free_bytes = int((disk.f_bavail - _LEFT_SHARE * disk.f_blocks) * disk.f_frsize)
         return min(self.bytes_max - sum(log.file_bytes for log in self.logs), free_bytes)
@@ -93,6 +112,17 @@ class Tiers:
         for log in self.logs:
             log.close()
 
+    def spare_bytes(self) -> float:
+        """Return the bytes of rows for which there is room, once hot rows are warm; with a disk none are too many."""
+        if self.folder is not None:
+            return math.inf
+        saved = sum(
+            int(table.hots.sum()) * (table.form.row_bytes - table.form.warm_bytes)
+            for table, warms in zip(self.tables, self.hand.warms, strict=True)
+            if warms
+        )
+        return max(0, self.hand.budget_bytes - self.hand.used_bytes) + saved
+
     def counts(self) -> TierCounts:
         """Return what the tiers hold, and have done."""
         return TierCounts(
@@ -100,26 +130,34 @@ class Tiers:
             sum(log.file_bytes for log in self.logs),
             sum(log.reads for log in self.logs),
             self.hand.rows_evicted,
+            sum(int(table.warms.sum()) for table in self.tables),
+            sum(table.warm_bytes for table in self.tables),
+            self.hand.rows_dozed,
         )
 
     # --- cold rows that are needed ------------------------------------------------------------------------------
 
     def asleep(self, number: int, keys: U64, places: U64) -> Asleep | None:
         """Return the cold rows among located keys, held in the log until `let_go`; None if there are none."""
-        if not self.logs[number].live or not (chosen := self._cold(places)).any():
+        if not self.logs[number].live or not (chosen := self._cold(number, places)).any():
             return None
         ticket = self.logs[number].hold()
         wanted, at = np.unique(keys[chosen], return_index=True)  # a pull may name a key twice
         return Asleep(number, wanted, self._records(number, places[chosen][at]), ticket)
 
-    @staticmethod
-    def _cold(places: U64) -> Bools:
-        return (places >= ASLEEP) & (places != ABSENT)
+    def _cold(self, number: int, places: U64) -> Bools:
+        """Return which places are of cold rows: not absent, hot or warm."""
+        found = (places >= ASLEEP) & (places != ABSENT)
+        found[found] = self._marks(number, places[found]) < WARM
+        return found
 
-    def _records(self, number: int, places: U64) -> U64:
+    def _marks(self, number: int, places: U64) -> U32:
         marks = np.empty(len(places), np.uint32)
         self._kernels.marks(self.tables[number], places, marks)
-        return (marks & NUMBER).astype(np.uint64)
+        return marks
+
+    def _records(self, number: int, places: U64) -> U64:
+        return (self._marks(number, places) & NUMBER).astype(np.uint64)
 
     def read(self, asleep: Asleep) -> F32:
         """Read cold rows, [n, words]: without any lock. Raises LogDamaged."""
@@ -146,9 +184,26 @@ class Tiers:
         self._kernels.install(table, places, np.ascontiguousarray(rows[same]))
         self.logs[asleep.table].drop(asleep.records[same])
 
+    def rouse(self, number: int, places: U64, *, over_budget: bool = False) -> None:
+        """Make the warm rows among located ones hot, and name them so in their places. None is cold. Raises StoreFull.
+
+        over_budget: evict nothing for it.
+        """
+        if not self.hand.warms[number] or not len(asleep := places[(places >= ASLEEP) & (places != ABSENT)]):
+            return
+        more = np.bincount(split(asleep)[0], minlength=len(self.tables[number].heads))
+        grow(self._kernels, self.tables[number], np.zeros_like(more), more)
+        self._kernels.rouse(self.tables[number], places)
+        if not over_budget and self.hand.used_bytes > self.hand.budget_bytes:
+            # only now: all that the batch needs is hot, and can be kept so
+            self.hand.make_room(number, more, places[places < ASLEEP])
+
     def overwrite(self, number: int, places: U64, rows: F32) -> None:
-        """Write rows [n, words], hot or cold: these wake. Raises StoreFull."""
-        table, cold = self.tables[number], self._cold(places)
+        """Write rows [n, words], hot, warm or cold: all become hot. Raises StoreFull."""
+        table, cold = self.tables[number], self._cold(number, places)
+        warm = places[~cold]
+        self.rouse(number, warm, over_budget=True)
+        places[~cold] = warm
         dropped = self._records(number, places[cold])
         more = np.bincount(split(places[cold])[0], minlength=len(table.heads))
         grow(self._kernels, table, np.zeros_like(more), more)
@@ -176,7 +231,7 @@ class Tiers:
         """Return the places of keys, and which of their rows are cold and have these records: [keys]."""
         places = np.empty(len(keys), np.uint64)
         self._kernels.locate(self.tables[number], keys, places)
-        same = self._cold(places)
+        same = self._cold(number, places)
         same[same] = self._records(number, places[same]) == records[same]
         return places, same
 
@@ -189,51 +244,21 @@ class Tiers:
     def lose(self, number: int, part: int, gone: Bools) -> None:
         """Drop the records of those rows of a part, [rows], that are about to go."""
         marks = self.tables[number].entries(part)["mark"][gone]
-        self.logs[number].drop(marks[marks >= COLD] & NUMBER)
+        self.logs[number].drop(marks[(marks >= COLD) & (marks < WARM)] & NUMBER)
         self.hand.forget(number, part)
 
-    def expect(self, rows: Sequence[int]) -> None:
-        """Share the budget among rows to be loaded, `rows` by table. []: whatever comes may be hot."""
-        room_bytes = LOW * self.hand.budget_bytes - self.hand.used_bytes - sum(rows) * _BESIDE_BYTES
-        all_bytes = sum(count * table.form.row_bytes for count, table in zip(rows, self.tables, strict=False))
-        self._hot_share = min(1.0, max(0.0, room_bytes / all_bytes)) if all_bytes else 1.0
-
-    def fits(self, number: int, rows: int) -> bool:
-        """Return whether `rows` more rows of a table may all be hot."""
-        room_bytes = LOW * self.hand.budget_bytes - self.hand.used_bytes
-        return self._hot_share >= 1.0 and rows * (self.tables[number].form.row_bytes + _BESIDE_BYTES) <= room_bytes
-
-    def load(self, number: int, part: int, keys: U64, rows: F32, epoch: int) -> None:
-        """Give an empty part rows [n, words]: the first ones hot, as far as the budget goes, the others cold.
-
-        Rows are in order of arrival, and what came first is used most. Raises StoreFull, OSError.
-        """
-        table = self.tables[number]
-        room = int((LOW * self.hand.budget_bytes - self.hand.used_bytes) // (table.form.row_bytes + _BESIDE_BYTES))
-        hot = max(0, min(int(self._hot_share * len(keys)), room))
-        table.grow(part, len(keys), hot)
-        self._kernels.adopt(table, part, keys[:hot], epoch)
-        table.rows(part)[:] = rows[:hot]
-        table.tier(part)
-        for begin in range(hot, len(keys), _LOADED_AT_ONCE):
-            some = slice(begin, begin + _LOADED_AT_ONCE)
-            records = self.logs[number].allot(len(keys[some]))
-            try:
-                self.logs[number].write(records, keys[some], np.ascontiguousarray(rows[some]))
-            except OSError:
-                self.logs[number].drop(records)
-                raise
-            table.append_cold(part, keys[some], records, epoch)
-        self._kernels.rebuild(table, part)
-
     def copied(self, number: int, part: int, chosen: I64 | slice, out: F32) -> Filling:
-        """Copy hot rows of a part into `out` [n, words]; the cold ones among them follow, without the lock."""
+        """Copy hot and warm rows of a part into `out` [n, words]; the cold ones follow, without the lock."""
         table = self.tables[number]
         rows = np.arange(table.size(part))[chosen] if isinstance(chosen, slice) else chosen
         marks = table.entries(part)["mark"][rows]
-        cold = np.flatnonzero(marks >= COLD)
+        cold = np.flatnonzero((marks >= COLD) & (marks < WARM))
         hot = np.flatnonzero(marks < COLD)
         out[hot] = table.rows(part)[(marks[hot] & NUMBER).astype(np.int64)]
+        if len(warm := np.flatnonzero(marks >= WARM)):
+            words = np.empty((len(warm), table.form.words), np.float32)
+            self._kernels.collect(table, ASLEEP | np.uint64(part << 32) | rows[warm].astype(np.uint64), words)
+            out[warm] = words
         records = (marks[cold] & NUMBER).astype(np.uint64)
         log = self.logs[number]
         return Filling(log, log.hold(), table.keys(part)[rows[cold]], records, cold, out)

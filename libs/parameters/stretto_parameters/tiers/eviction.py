@@ -1,8 +1,12 @@
-"""The clock hand that chooses which hot rows become cold, within a budget of memory.
+"""The clock hand that chooses which rows leave memory, within a budget.
 
-Each change of a row warms it, each pass of the hand cools it (GCLOCK: Smith, TODS 1978). Eviction has three parts, so
+Each change of a row heats it, each pass of the hand cools it (GCLOCK: Smith, TODS 1978). Eviction has three parts, so
 that no disk is waited for under the lock: `choose` copies rows, `write` writes their records, `release` makes those
 cold that nobody has changed meanwhile.
+
+Where rows may be warm, those that leave the hot ones are rounded to bfloat16 and stay in memory: `choose` does it all.
+Where there is a disk, too, warm rows become cold once a part's warm rows take more memory than its hot ones. The same
+hand chooses them, at its next pass after the one that made them warm.
 """
 
 from __future__ import annotations
@@ -14,8 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import LogFull
 from ..kernels import Kernels
-from ..parts import ABSENT, TableParts, split
+from ..parts import ABSENT, ASLEEP, STAMPS, TableParts, split
 from .log import RowLog
 
 F32 = NDArray[np.float32]
@@ -27,17 +32,17 @@ SLICE_ROWS = 1024
 _SLICE_STEPS = 2**16
 """Entries that the hand passes for them."""
 _SHARE = 8
-"""An eviction takes an eighth of a part's hot rows at most: parts shrink alike."""
+"""An eviction takes an eighth of a part's rows in memory at most: parts shrink alike."""
 LOW, _HIGH = 0.85, 0.90
 """Eviction begins when the tables take more than `_HIGH` of the budget, and ends at `LOW`."""
 _PASSES = 3
-"""A row that the batch at hand needs is as warm as can be, and survives as many passes of the hand."""
+"""A row that the batch at hand needs is as hot as can be, and survives as many passes of the hand."""
 _NOTHING: U64 = np.zeros(0, np.uint64)
 
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Rows of a part that may become cold: places, keys, records [n] and a copy of the rows [n, words]."""
+    """Hot or warm rows of a part that may become cold: places, keys, records [n] and a copy of the rows [n, words]."""
 
     table: int
     part: int
@@ -51,20 +56,36 @@ class Victims:
 class Hand:
     """The clock hand of each part of a store's tables. budget_bytes: the most that the tables may take.
 
-    Where nothing can be written, the tables take more: that is better than to lose rows.
+    Where nothing can be written, the tables take more: that is better than to lose rows. epoch: that of the store, in
+    which rows change that rounding changes.
     """
 
     def __init__(
-        self, tables: Sequence[TableParts], logs: Sequence[RowLog], kernels: Kernels, budget_bytes: int
+        self,
+        tables: Sequence[TableParts],
+        logs: Sequence[RowLog],
+        kernels: Kernels,
+        budget_bytes: int,
+        *,
+        has_disk: bool = True,
+        warms: bool = False,
     ) -> None:
+        """Begin with each hand at the last row. has_disk: rows may become cold. warms: rows may become warm, where that
+        makes them smaller."""
         self.tables = tables
         self.budget_bytes = budget_bytes
+        self.epoch = STAMPS
+        self.has_disk = has_disk
+        self.warms = [warms and table.form.warm_bytes < table.form.row_bytes for table in tables]
         self._logs = logs
         self._kernels = kernels
         self._hands: list[I64] = [np.zeros(len(table.heads), np.int64) for table in tables]
         self._generations: list[I64] = [np.zeros(len(table.heads), np.int64) for table in tables]
         self._turn = 0
         self.rows_evicted = 0
+        """Rows that became cold."""
+        self.rows_dozed = 0
+        """Rows that became warm."""
 
     @property
     def used_bytes(self) -> int:
@@ -74,7 +95,7 @@ class Hand:
     def make_room(self, number: int, more: I64, needed: U64 = _NOTHING) -> None:
         """Evict rows of parts that are to get `more` hot rows [parts], where the budget would be exceeded.
 
-        needed: places of rows that stay hot. This waits for the disk under the lock, so it is for what comes faster
+        needed: places of rows that stay hot. This may wait for the disk under the lock, so it is for what comes faster
         than eviction. Where nothing can be written the budget is exceeded.
         """
         table = self.tables[number]
@@ -83,24 +104,28 @@ class Hand:
         parts = np.flatnonzero(more).tolist()
         for part in parts:
             table.tier(part)
-        self._kernels.warm(table, needed)
+        self._kernels.heat(table, needed)
         for part in parts:
             self._generations[number][part] += 1  # a second hand: what the first one chose may have cooled anew
             with suppress(OSError):
                 self._evict(number, part, int(more[part]))
 
     def _evict(self, number: int, part: int, wanted: int) -> None:
-        """Evict `wanted` rows of a part at once, fewer if the other ones are needed. Raises OSError."""
+        """Make room for `wanted` hot rows of a part at once, less if the other ones are needed. Raises OSError."""
+        form = self.tables[number].form
+        if self.warms[number]:
+            wanted = -(-wanted * form.row_bytes // (form.row_bytes - form.warm_bytes))
         for _ in range(_PASSES):
+            before = self.rows_dozed
             victims = self._choose(number, part, wanted, self.tables[number].size(part))
-            if victims is None:
-                continue
-            try:
-                self.write(victims)
-            except OSError:
-                self.spare(victims)
-                raise
-            wanted -= self.release(victims)
+            wanted -= self.rows_dozed - before
+            if victims is not None:
+                try:
+                    self.write(victims)
+                except OSError:
+                    self.spare(victims)
+                    raise
+                wanted -= self.release(victims)
             if wanted <= 0:
                 return
 
@@ -108,43 +133,76 @@ class Hand:
         """Return whether rows have to be evicted."""
         return self.used_bytes > _HIGH * self.budget_bytes
 
-    def has_hot(self) -> bool:
-        """Return whether any row is hot."""
-        return any(bool(table.hots.any()) for table in self.tables)
+    def can_evict(self) -> bool:
+        """Return whether any row may become warm or cold."""
+        parts = ((number, part) for number, table in enumerate(self.tables) for part in range(len(table.heads)))
+        return any(self._leaving(*each) for each in parts)
+
+    def _leaving(self, number: int, part: int) -> int:
+        """Return the rows of a part that may leave their tier."""
+        table = self.tables[number]
+        if not self.warms[number]:
+            return table.hot(part) * self.has_disk
+        return table.hot(part) + table.warm(part) * self._is_deeper(number, part)
+
+    def _is_deeper(self, number: int, part: int) -> bool:
+        """Return whether warm rows of a part become cold: there is a disk, and they take half of the memory."""
+        table = self.tables[number]
+        warm_bytes, hot_bytes = table.warm(part) * table.form.warm_bytes, table.hot(part) * table.form.row_bytes
+        return self.has_disk and self.warms[number] and warm_bytes >= hot_bytes
 
     def is_relieved(self) -> bool:
         """Return whether enough rows were evicted."""
         return self.used_bytes <= LOW * self.budget_bytes
 
     def choose(self) -> Victims | None:
-        """Copy some rows that may become cold, of the next part; None: its rows are warm as yet. Raises LogFull.
+        """Copy some rows that may become cold, of the next part; None: there are none as yet, or some became warm.
 
-        The caller has the lock alone, and nobody else is between `choose` and `release`.
+        The caller has the lock alone, and nobody else is between `choose` and `release`. Raises LogFull.
         """
         parts = [len(table.heads) for table in self.tables]
         for _ in range(sum(parts)):
             self._turn = (self._turn + 1) % sum(parts)
             number = int(np.searchsorted(np.cumsum(parts), self._turn, side="right"))
             part = self._turn - sum(parts[:number])
-            hot = self.tables[number].hot(part)
-            if hot:
-                self.tables[number].tier(part)
-                return self._choose(number, part, min(SLICE_ROWS, hot // _SHARE + 1), _SLICE_STEPS)
+            table = self.tables[number]
+            if self._leaving(number, part):
+                table.tier(part)
+                rows = table.hot(part) + table.warm(part)
+                return self._choose(number, part, min(SLICE_ROWS, rows // _SHARE + 1), _SLICE_STEPS)
         return None
 
     def _choose(self, number: int, part: int, rows_max: int, steps: int) -> Victims | None:
-        table = self.tables[number]
-        places = np.empty(min(rows_max, table.hot(part)), np.uint64)
-        hands = self._hands[number]
-        found, hands[part] = self._kernels.choose(table, part, min(steps, table.size(part)), int(hands[part]), places)
-        if not found:
-            return None
+        table, warms = self.tables[number], self.warms[number]
+        is_deeper = self._is_deeper(number, part)
+        places = np.empty(min(rows_max, table.hot(part) + table.warm(part) * is_deeper), np.uint64)
+        hands, steps = self._hands[number], min(steps, table.size(part))
+        found, hands[part] = self._kernels.choose(table, part, steps, int(hands[part]), places, deeper=is_deeper)
         places = places[:found]
-        rows = np.empty((found, table.form.words), np.float32)
+        if warms:
+            self.doze(number, part, places[places < ASLEEP])
+            places = places[places >= ASLEEP]
+        if not len(places) or not self.has_disk:
+            return None
+        rows = np.empty((len(places), table.form.words), np.float32)
         self._kernels.collect(table, places, rows)
         keys = table.keys(part)[split(places)[1]]
-        records = self._logs[number].allot(found)
+        try:
+            records = self._logs[number].allot(len(places))
+        except LogFull:
+            if warms and table.hot(part):  # these may still become warm
+                return None
+            raise
         return Victims(number, part, int(self._generations[number][part]), places, keys, records, rows)
+
+    def doze(self, number: int, part: int, places: U64) -> None:
+        """Make cool hot rows of a part warm. Raises StoreFull."""
+        table = self.tables[number]
+        table.grow_warm(part, table.warm(part) + len(places))
+        dozed = self._kernels.doze(table, places, self.epoch)
+        assert dozed == len(places), f"{len(places) - dozed} rows found no room: grow the warm rows before"
+        self.rows_dozed += dozed
+        table.trim(part)
 
     def write(self, victims: Victims) -> None:
         """Write the records of rows that may become cold: without any lock. Raises OSError."""
@@ -166,7 +224,7 @@ class Hand:
         return evicted
 
     def spare(self, victims: Victims) -> None:
-        """Give up rows that could not be written: they stay hot."""
+        """Give up rows that could not be written: they stay hot or warm."""
         self._logs[victims.table].drop(victims.records)
 
     def forget(self, number: int, part: int) -> None:

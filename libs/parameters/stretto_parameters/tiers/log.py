@@ -41,7 +41,7 @@ _READ_AT_ONCE = 4096
 class RowLog:
     """The records of a table's cold rows. room_bytes: returns by how much the file may still grow."""
 
-    def __init__(self, folder: Path, form: RowFormat, room_bytes: Callable[[], int], kernels: Kernels) -> None:
+    def __init__(self, folder: Path | None, form: RowFormat, room_bytes: Callable[[], int], kernels: Kernels) -> None:
         """The file is opened in `folder`, which must be there, with the first record: most servers never spill."""
         self._folder = folder
         self._file = -1
@@ -64,6 +64,7 @@ class RowLog:
         self.reads = 0
 
     def _open(self) -> None:
+        assert self._folder is not None, "without a disk no row is cold"
         self._file, name = tempfile.mkstemp(prefix="rows-", dir=self._folder)
         os.unlink(name)
         with contextlib.suppress(OSError, AttributeError):  # rows are read one by one: what lies beside is not wanted

@@ -361,14 +361,14 @@ def load_image(store: LockedStore, images: Sequence[PsImage], columns: Iterable[
     with store.turn.alone():
         store.unlocked.clear(wanted)  # a column that was here once left its slice and its progress behind
     if store.unlocked.tiers is not None:
-        store.unlocked.tiers.expect(_loaded_rows(images, wanted))
+        store.unlocked.tiers.loading.expect(_loaded_rows(images, wanted))
     try:
         _load_columns(store, images, holder, wanted)
     except (InputRefused, StoreFull) as error:
         raise CheckpointError(f"the checkpoint does not fit into ps-{store.server}: {error}") from error
     finally:
         if store.unlocked.tiers is not None:
-            store.unlocked.tiers.expect([])
+            store.unlocked.tiers.loading.expect([])
     everywhere, shards, offsets, dense_samples = _join_progress(holder)
     finished = (offsets == FINISHED).all(axis=1)
     records = np.zeros((len(shards), COLUMNS + 2), np.int64)

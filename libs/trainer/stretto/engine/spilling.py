@@ -1,4 +1,4 @@
-"""Rows of a server that find no room in memory: when they go to the disk, and how they come back.
+"""Rows of a server that find no room in memory: when they are rounded or go to the disk, and how they come back.
 
 A thread evicts while the server is near its budget, slice by slice, so that a push waits for no disk and for a slice at
 most. A batch that needs cold rows reads them before it takes the lock.
@@ -49,18 +49,20 @@ _SLICES = 64
 class Spill:
     """Where a server keeps rows that find no room in memory.
 
-    bytes_max: of the files in `folder`, all together. budget_bytes: what all rows, entries and indices may take, given
-    what they take now; it follows the limit of the pod.
+    folder: of the files; None: no row goes to a disk. bytes_max: of the files, all together. budget_bytes: what all
+    rows, entries and indices may take, given what they take now; it follows the limit of the pod. warms: memory may
+    have rows rounded to bfloat16.
     """
 
-    folder: Path
+    folder: Path | None
     bytes_max: int
     budget_bytes: Callable[[int], int]
+    warms: bool = False
 
     def prepare(self, store: Store) -> str:
         """Let a store keep cold rows; return why it cannot, else ""."""
         try:
-            store.spill_to(self.folder, self.bytes_max, self.budget_bytes(0))
+            store.spill_to(self.folder, self.bytes_max, self.budget_bytes(0), warms=self.warms)
         except OSError as error:
             return f"rows cannot be kept in {self.folder}: {error.strerror or error}"
         return ""
@@ -186,15 +188,16 @@ class Eviction:
             return
         hand = tiers.hand
         hand.budget_bytes = self._spill.budget_bytes(hand.used_bytes)
-        if not self._is_measured and hand.used_bytes > _MEASURED_FROM * hand.budget_bytes:
+        is_due = not self._is_measured and hand.used_bytes > _MEASURED_FROM * hand.budget_bytes
+        if is_due and (folder := self._spill.folder):
             self._is_measured = True
             with contextlib.suppress(OSError):
-                self.disk_reads_per_s = random_reads_per_s(self._spill.folder, store.kernels)
+                self.disk_reads_per_s = random_reads_per_s(folder, store.kernels)
         fault: OSError | None = None
         try:
             for _ in range(_SLICES if hand.is_full() else 0):
-                if not hand.has_hot():
-                    raise OSError("the entries of rows alone take more than the memory that is left: give it more")
+                if not hand.can_evict():
+                    raise OSError("rows that may not leave memory take more than there is: give the server more")
                 self._evict(tiers, turn)
                 if hand.is_relieved() or self._ended.is_set():
                     break

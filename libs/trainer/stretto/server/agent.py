@@ -366,8 +366,9 @@ class Imports:
             detail = f"its columns come from return {lineage} to a checkpoint, not from {request.lineage}"
             return ImportStateReply(job=self._job, accepted=False, damaged=True, detail=detail)
         self._store.set_lineage(request.lineage)
-        spills = self._store.unlocked.tiers is not None
-        return self._load(request, missing, math.inf if spills else self._memory_limit_bytes() - resident_bytes())
+        tiers = self._store.unlocked.tiers
+        room_bytes = tiers.spare_bytes() if tiers else self._memory_limit_bytes() - resident_bytes()
+        return self._load(request, missing, room_bytes)
 
     def _load(self, request: ImportState, columns: list[int], room_bytes: float = math.inf) -> ImportStateReply:
         url = request.checkpoint.url

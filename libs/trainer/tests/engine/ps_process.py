@@ -14,11 +14,12 @@ from stretto.server.image_file import ImageWriter, Part, open_image
 
 
 def start(state, index, key, address="127.0.0.1:0", encrypted=False, spill=None):
-    """A fresh server, as a pod starts it: the first client tells the layout. spill: its folder and budget_bytes."""
+    """A fresh server, as a pod starts it: the first client tells the layout. spill: its folder, budget_bytes, warms."""
     if "ps" in state:
         state["ps"].close()
     state["spill"] = spill
-    to = spill and Spill(Path(spill["folder"]), 2**40, lambda used_bytes: state["spill"]["budget_bytes"])
+    folder = spill and spill["folder"] and Path(spill["folder"])
+    to = spill and Spill(folder, 2**40, lambda _: state["spill"]["budget_bytes"], warms=spill.get("warms", False))
     state["ps"] = ParameterServer(index, address=address, key=Key.of(key.encode()), encrypted=encrypted, spill=to)
     return {"address": state["ps"].address}
 

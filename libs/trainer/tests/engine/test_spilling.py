@@ -78,6 +78,30 @@ def test_a_spilled_server_trains_saves_moves_and_comes_back_with_the_bits_of_one
     assert restored.checksum() == roomy.checksum()
 
 
+def counts(servers):
+    return [control.unlocked.tiers.counts() for control in servers.controls()]
+
+
+def test_servers_that_round_rows_train_move_and_save_without_a_disk(bare_here, training):
+    """Rows are rounded while workers train; once no thread rounds any, a copy has the values that the rows have."""
+    tight = bare_here(LAYOUT, 2, spill=Spill(None, 0, lambda used_bytes: BUDGET_BYTES, warms=True)).place()
+    train(tight, training, range(12), threads=3)
+    wait_for(lambda: all(each.warm_rows for each in counts(tight)))
+    new = tight.add()
+    took = {c: s for s, columns in first_columns(LAYOUT, range(2)).items() for c in list(columns)[::3]}
+    for _ in move(tight.processes[new], took, tight.addresses):
+        pass
+    train(tight, training, [12])
+    assert set(tight.samples().tolist()) == {13 * 512}
+    for server in tight.processes.values():
+        server.eviction.close()
+    images = [opened(*export(control)) for control in tight.controls()]
+    restored = bare_here(LAYOUT, 1)
+    load_image(restored.control(0), images, range(LAYOUT.columns))
+    assert restored.checksum() == tight.checksum()
+    assert not any(each.cold_rows or each.rows_read for each in counts(tight))
+
+
 def test_workers_that_push_at_once_lose_nothing_while_rows_come_and_go(spilling, training):
     servers = spilling(2).place()
     train(servers, training, range(16), threads=4)
