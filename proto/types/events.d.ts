@@ -1140,12 +1140,14 @@ export interface RowBooks {
   rows_expired?: number;
 }
 
-/** Keys that get a row in an embedding table, and how long it stays. By default each key that was trained, for ever. Both change the model, by gradients that are left out. `stretto audit` counts them. */
+/** Keys that get a row in an embedding table, how long it stays, and whether memory may round it. By default each key that was trained, for ever, and as it was trained. All three change the model. `stretto audit` counts the gradients that are left out. */
 export interface RowSpec {
   /** steps that have a key until it gets its row; until then it has its initial weights, and its gradients are dropped. 2 leaves out the keys of a single step, often most of them */
   admit?: number;
   /** samples of the job without a change of a row after which the row is dropped, within a quarter of them more; 0: rows stay for ever */
   expire_samples?: number;
+  /** bf16: rows that find no room in the memory of their server are rounded to bfloat16 there, with their optimizer's state, before any goes to its disk; none: they stay as they were trained */
+  warm?: "none" | "bf16";
 }
 
 /** The parameter servers of a job. Workers connect to new ones and leave those that are gone. */

@@ -113,6 +113,10 @@ class PsReported(Message):
     """Rows on its disk; they are among its categories."""
     log_bytes: Bytes = 0
     """Size of the file that holds them."""
+    warm_rows: Count = 0
+    """Rows that are rounded to bfloat16 in its memory; they are among its categories."""
+    warm_bytes: Bytes = 0
+    """Memory that they take, but for their entries and index."""
     disk_free_bytes: Bytes = 0
     rows_pulled: Count = 0
     """Rows that training pulled in the window, each once a batch."""

@@ -391,7 +391,8 @@ def _number(pod: str) -> int:
 def _check_server(report: PsReported) -> None:
     if report.updates and report.update_time_s <= 0:
         raise ImpossibleTelemetry("update_time_s", report.update_time_s, "positive when updates were done")
-    if report.cold_rows > report.categories:
-        raise ImpossibleTelemetry("cold_rows", report.cold_rows, f"at most its {report.categories} categories")
+    for name, rows in (("cold_rows", report.cold_rows), ("warm_rows", report.warm_rows)):
+        if rows > report.categories:
+            raise ImpossibleTelemetry(name, rows, f"at most its {report.categories} categories")
     if len(report.miss_ratios) not in (0, MISS_POINTS):
         raise ImpossibleTelemetry("miss_ratios", len(report.miss_ratios), f"{MISS_POINTS} of them, or none")

@@ -407,7 +407,12 @@ def test_what_servers_tell_of_their_disks_is_in_the_profile() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "field"), [({"cold_rows": 5001}, "cold_rows"), ({"miss_ratios": (0.5,) * 15}, "miss_ratios")]
+    ("more", "field"),
+    [
+        ({"cold_rows": 5001}, "cold_rows"),
+        ({"warm_rows": 5001}, "warm_rows"),
+        ({"miss_ratios": (0.5,) * 15}, "miss_ratios"),
+    ],
 )
 def test_what_no_server_can_have_on_its_disk_is_refused(more: dict[str, Any], field: str) -> None:
     job = Job()

@@ -65,6 +65,7 @@ class ColdRows:
 
     def __init__(self, settings: PodSettings, memory_limit_bytes: Callable[[], int]) -> None:
         self._limits = settings.spec.resources.ps
+        self._warms = settings.spec.rows.warm == "bf16"
         self._folder = settings.pod_folder or Path(tempfile.gettempdir())
         self._memory_limit_bytes = memory_limit_bytes
         self._told = (0, 0)
@@ -72,11 +73,10 @@ class ColdRows:
     def spill(self) -> Spill | None:
         """Return where rows go that find no room in memory; None: the job wants them nowhere."""
         if self._limits.spill == "never":
-            return None
+            return Spill(None, 0, self._budget_bytes, warms=True) if self._warms else None
         most_bytes = int(_DISK_SHARE * shutil.disk_usage(self._folder).free)
-        return Spill(
-            self._folder / "cold-rows", min(most_bytes, self._limits.spill_limit or most_bytes), self._budget_bytes
-        )
+        bytes_max = min(most_bytes, self._limits.spill_limit or most_bytes)
+        return Spill(self._folder / "cold-rows", bytes_max, self._budget_bytes, warms=self._warms)
 
     def _budget_bytes(self, used_bytes: int) -> int:
         """Return what rows, entries and indices may take: the limit, less what the process has beside them."""
@@ -97,6 +97,8 @@ class ColdRows:
         return {
             "cold_rows": min(counts.cold_rows, store.categories()),  # a bucket that moves away still has its rows
             "log_bytes": counts.log_bytes,
+            "warm_rows": min(counts.warm_rows, store.categories()),
+            "warm_bytes": counts.warm_bytes,
             "disk_free_bytes": shutil.disk_usage(self._folder).free,
             "rows_pulled": pulled,
             "rows_read": read,

@@ -125,9 +125,10 @@ class ModelSpec(Spec):
 
 
 class RowSpec(Spec):
-    """Keys that get a row in an embedding table, and how long it stays. By default each key that was trained, for ever.
+    """Keys that get a row in an embedding table, how long it stays, and whether memory may round it. By default each
+    key that was trained, for ever, and as it was trained.
 
-    Both change the model, by gradients that are left out. `stretto audit` counts them.
+    All three change the model. `stretto audit` counts the gradients that are left out.
     """
 
     admit: Annotated[
@@ -147,6 +148,11 @@ class RowSpec(Spec):
             "of them more; 0: rows stay for ever",
         ),
     ] = 0
+    warm: Literal["none", "bf16"] = Field(
+        default="none",
+        description="bf16: rows that find no room in the memory of their server are rounded to bfloat16 there, with "
+        "their optimizer's state, before any goes to its disk; none: they stay as they were trained",
+    )
 
 
 class DatasetSpec(Spec):

@@ -319,6 +319,10 @@ class PodView(View):
     """Rows on its disk."""
     log_bytes: int = 0
     """Size of the file that holds them."""
+    warm_rows: int = 0
+    """Rows that are rounded to bfloat16 in its memory."""
+    warm_bytes: int = 0
+    """Memory that they take, but for their entries and index."""
     spill_fault: str = ""
     """Why it cannot evict rows to its disk; empty: it can, or need not."""
     batches_per_s: float | None = None

@@ -210,12 +210,15 @@ def test_rows_that_would_not_outlive_a_batch_are_refused() -> None:
         ("{expire_samples: 100}", "rows", "expire_samples of at least dataset.batch_size, 512"),
         ("{admit: 0}", "rows.admit", "1"),
         ("{admit: 101}", "rows.admit", "100"),
+        ("{warm: bfloat16}", "rows.warm", "bf16"),
     ):
         [found] = refused(f"{GOOD}rows: {rows}\n").findings
         assert found.field == field
         assert remedy in found.remedy
     assert read_job(f"{GOOD}rows: {{admit: 2, expire_samples: 512}}\n").rows.expire_samples == 512
-    assert (read_job(GOOD).rows.admit, read_job(GOOD).rows.expire_samples) == (1, 0)
+    assert read_job(f"{GOOD}rows: {{warm: bf16}}\n").rows.warm == "bf16"
+    rows = read_job(GOOD).rows
+    assert (rows.admit, rows.expire_samples, rows.warm) == (1, 0, "none")
 
 
 def test_other_words_are_what_they_are_in_the_newer_version() -> None:
