@@ -47,6 +47,8 @@ class Job:
     first_shard: int = 0
     stream: bool = False
     """True: no shard has samples of another."""
+    updates_s: list[float] = field(default_factory=list[float])
+    """How long each push of the last training was inside a server, with the wait for its turn."""
 
     def start(self) -> None:
         """Start everything; the workers are not connected yet, and the first servers own all columns."""
@@ -72,7 +74,9 @@ class Job:
     def train(self, seconds: float) -> list[list[float]]:
         """Train; return the ends of each worker's steps, on the machine's monotonic clock."""
         ask_all(self.workers, do="train", seconds=seconds)
-        return [answer["ends"] for answer in ask_all(self.workers, do="collect")]
+        answers = ask_all(self.workers, do="collect")
+        self.updates_s = [each for answer in answers for each in answer.get("updates_s", ())]  # the baseline tells none
+        return [answer["ends"] for answer in answers]
 
     def round(self, seconds: float) -> Round:
         """Train; return the steps per second from the command to the last step, like the other side's."""

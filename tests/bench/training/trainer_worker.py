@@ -32,12 +32,25 @@ def task():
     return getattr(importlib.import_module(module), name)()
 
 
+class Meter(StepTimer):
+    """Notes how long each push was inside a server, with the wait for its turn."""
+
+    def __init__(self):
+        super().__init__()
+        self.updates_s = []
+
+    def step(self, begun_s, ended_s, samples, times):
+        super().step(begun_s, ended_s, samples, times)
+        self.updates_s.append(times.update_s)
+
+
 class Worker:
     def __init__(self, answers):
         self.answers = answers
         self.program = make_program(task(), Options())
         self.program.warm()
         self.until, self.ends, self.losses = 0.0, [], []
+        self.meter = Meter()
         self.shard, self.offset = 0, 0
         self.parameters = None
 
@@ -60,12 +73,12 @@ class Worker:
         if not hints:
             self.parameters.hint = lambda keys: None
         self.parameters.seed(self.program.initial_dense())
-        self.timer = StepTimer()
+        self.meter = Meter()
         self.trainer = Trainer(
             self.program,
             self.parameters,
             BATCH,
-            self.timer,
+            self.meter,
             keep_going=lambda: time.monotonic() < self.until,
             passed=lambda _: self.ends.append(time.monotonic()),
             pipeline=pipeline,
@@ -77,7 +90,7 @@ class Worker:
 
     def train(self, seconds):
         """Begin to train, and answer at once; `collect` waits for the end."""
-        self.until, self.ends = time.monotonic() + seconds, []
+        self.until, self.ends, self.meter.updates_s = time.monotonic() + seconds, [], []
         self.thread = threading.Thread(target=self._train)
         self.thread.start()
 
@@ -102,11 +115,11 @@ class Worker:
 
     def collect(self):
         self.thread.join()
-        return {"ends": self.ends, "loss": self.trainer.last_loss}
+        return {"ends": self.ends, "loss": self.trainer.last_loss, "updates_s": self.meter.updates_s}
 
     def compute_s(self):
         """Return the mean time of computing of the steps since the connection, as a pod tells it."""
-        return self.timer.window().times.gradient_s
+        return self.meter.window().times.gradient_s
 
 
 def main():
