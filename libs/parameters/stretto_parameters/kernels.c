@@ -162,7 +162,7 @@ int64_t locate(const struct part *parts, int64_t shift, int64_t n, const uint64_
     return absent;
 }
 
-/* Gives a row of a part with owners the next slot, where rows lie dense. It is cool: a change warms it, a read does not. */
+/* Gives a row of a part with owners the next slot, where rows lie dense. It is cool as yet. */
 static void settle(struct part *p, uint64_t row) {
     p->owners[p->hot] = (uint32_t)row;
     p->entries[row].mark = (uint32_t)p->hot++;
@@ -268,6 +268,13 @@ static int64_t catch_up(float *w, const struct moving *row, int64_t n, const str
     return gap->now + 1;
 }
 
+/* Heats a hot row without heat, so that the hand passes it once before it is taken: whoever reads it, pushes to it next.
+ * Many may read at once, and all set the same bit. */
+static void stay(const struct part *p, uint64_t row) {
+    if (p->owners && !(p->entries[row].mark >> HEAT))
+        __atomic_fetch_or(&p->entries[row].mark, UINT32_C(1) << HEAT, __ATOMIC_RELAXED);
+}
+
 /* clocks: NULL, or those of steps that rows have not made yet: weights as if they had. A warm row is read where it is.
  * `wide` holds the words of one row. */
 void gather(const struct part *parts, const struct format *f, int64_t kind, int64_t count, const uint64_t *keys,
@@ -284,6 +291,7 @@ void gather(const struct part *parts, const struct format *f, int64_t kind, int6
         int is_warm = places[i] >= ASLEEP && places[i] != ABSENT;
         if (is_warm) unpack(f, warm_row_of(parts, f, places[i]), wide);
         uint32_t *words = is_warm ? wide : places[i] == ABSENT ? NULL : row_of(parts, f, places[i]);
+        if (words && !is_warm) stay(parts + (places[i] >> 32), places[i] & UINT32_MAX);
         if (words && !f->half) memcpy(out, words, 4 * (size_t)f->width);
         else for (int64_t d = 0; d < f->width; d++) {
             if (words) out[d] = widened(((const uint16_t *)words)[d]);
@@ -416,14 +424,14 @@ void collect(const struct part *parts, const struct format *f, int64_t count, co
     }
 }
 
-/* Writes the words of rows; a cold one becomes hot. A hot one is warmed, since it changes: it may have been chosen. */
+/* Writes the words of rows; a cold one becomes hot. All are heated: a hot one may have been chosen, and changes. */
 void install(struct part *parts, const struct format *f, int64_t count, const uint64_t *places, const uint32_t *words) {
     for (int64_t i = 0; i < count; i++, words += f->words) {
         uint64_t place = places[i] & ~ASLEEP;
         struct part *p = parts + (place >> 32);
         struct entry *entry = p->entries + (place & UINT32_MAX);
         if (entry->mark >> COLD) settle(p, place & UINT32_MAX);
-        else if (p->owners) entry->mark |= UINT32_C(1) << HEAT;
+        if (p->owners) entry->mark |= UINT32_C(1) << HEAT;
         memcpy(row_of(parts, f, place), words, 4 * (size_t)f->words);
     }
 }

@@ -122,6 +122,9 @@ class Reference:
         self.collect(parts, places[present], words)
         for part, of_present in _by_part((places[present] & ~ASLEEP) >> _HIGH):
             chosen, rows = present[of_present], words[of_present]
+            if parts.is_tiered(part):  # for one pass of the hand: whoever reads a row, pushes to it next
+                marks, read = parts.entries(part)["mark"], _rows(places[chosen[places[chosen] < ASLEEP]])
+                marks[read[marks[read] >> HEAT_SHIFT == 0]] |= np.uint32(1 << HEAT_SHIFT)
             out[chosen] = read_weights(form, rows) if due is None else due.weights(form, rows, part)
 
     def update(
@@ -174,13 +177,13 @@ class Reference:
             out[warm] = unpacked(parts.form, parts.warm_rows(part)[parts.slots(part, _rows(places[warm]))])
 
     def install(self, parts: TableParts, places: U64, words: F32) -> None:
-        """Write the words of hot and cold rows [n, words]; cold ones become hot (there is room), hot ones heated."""
+        """Write the words of hot and cold rows [n, words]; cold ones become hot (there is room); all are heated."""
         for part, chosen in _by_part((places & ~ASLEEP) >> _HIGH):
             rows = _rows(places[chosen])
             asleep = parts.entries(part)["mark"][rows] >= COLD
             parts.settle(part, rows[asleep])
             if parts.is_tiered(part):
-                parts.entries(part)["mark"][rows[~asleep]] |= np.uint32(1 << HEAT_SHIFT)
+                parts.entries(part)["mark"][rows] |= np.uint32(1 << HEAT_SHIFT)
             parts.rows(part)[parts.slots(part, rows)] = words[chosen]
 
     def choose(

@@ -406,7 +406,7 @@ def test_rows_expire_in_any_tier_as_they_do_where_all_are_hot(
 
 
 def test_rows_that_change_often_outlast_those_that_came_once(tmp_path: Path) -> None:
-    """A row is cool when it comes from the disk, so that the hand can tell what is needed again."""
+    """A row that comes from the disk stays for one pass of the hand, which so can tell what is needed again."""
     trial = Trial(0, tmp_path)
     trial.put(MANY[0][:800])
     evict(trial.tiers, 800)
@@ -415,9 +415,43 @@ def test_rows_that_change_often_outlast_those_that_came_once(tmp_path: Path) -> 
         trial.put(often)
     trial.put(once)
     evict(trial.tiers, len(once) // 2)
-    places = np.empty(len(often), np.uint64)
-    trial.store.kernels.locate(trial.store._tables[0], often, places)
-    assert trial.tiers.asleep(0, often, places) is None
+    assert not asleep_of(trial, often)
+
+
+@pytest.mark.parametrize("library", [None, Reference()])
+def test_rows_that_a_hint_has_woken_and_rows_that_a_pull_has_read_stay_for_the_push(
+    library: Kernels | None, tmp_path: Path
+) -> None:
+    """All are of one bucket. Rows go instead that were hot, and cool, and that nobody named."""
+    trial = Trial(0, tmp_path, library)
+    trial.tiers.hand.budget_bytes = 2**30
+    keys = MANY[0][MANY[0] >> np.uint64(62) == 0]
+    others, woken = keys[:-60].copy(), keys[-60:].copy()
+    hot = others[::4].copy()
+    trial.put(others)
+    trial.put(woken)
+    assert trial.tiers.hand.choose() is None, "the first pass cools them"
+    evict(trial.tiers, len(woken))
+    trial.put(others)
+    assert trial.tiers.hand.choose() is None, "and the next one"
+    assert asleep_of(trial, woken) == len(woken), "the newest go first"
+    none = MANY[1][:0]
+    with pytest.raises(RowsAsleep) as asleep:
+        trial.store.look_for([woken, none])
+    trial.store.read_and_wake(asleep.value)
+    trial.store.pull([hot, none], np.zeros(0, np.int64))
+    trial.tiers.hand._hands[0][0] = 0  # it passes the newest first
+    evict(trial.tiers, len(others) - len(hot) - 40)
+    assert not asleep_of(trial, woken)
+    assert not asleep_of(trial, hot)
+
+
+def asleep_of(trial: Trial, keys: np.ndarray) -> int:
+    """Return how many rows of keys of the first table are cold."""
+    places = np.empty(len(keys), np.uint64)
+    trial.store.kernels.locate(trial.store._tables[0], keys, places)
+    asleep = trial.tiers.asleep(0, keys, places)
+    return 0 if asleep is None else len(asleep.keys)
 
 
 def evict(tiers: Tiers, count: int) -> None:
