@@ -42,11 +42,13 @@ _NOTHING: U64 = np.zeros(0, np.uint64)
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """Hot or warm rows of a part that may become cold: places, keys, records [n] and a copy of the rows [n, words]."""
+    """Hot or warm rows of a table that may become cold: places, keys, records [n] and a copy of the rows [n, words].
+
+    generations: of the table's parts, [parts], when the rows were chosen.
+    """
 
     table: int
-    part: int
-    generation: int
+    generations: I64
     places: U64
     keys: U64
     records: U64
@@ -101,33 +103,37 @@ class Hand:
         table = self.tables[number]
         if self.used_bytes + int(more.sum()) * table.form.row_bytes <= self.budget_bytes:
             return
-        parts = np.flatnonzero(more).tolist()
-        for part in parts:
+        parts = np.flatnonzero(more)
+        for part in parts.tolist():
             table.tier(part)
         self._kernels.heat(table, needed)
-        for part in parts:
-            self._generations[number][part] += 1  # a second hand: what the first one chose may have cooled anew
-            with suppress(OSError):
-                self._evict(number, part, int(more[part]))
+        self._generations[number][parts] += 1  # a second hand: what the first one chose may have cooled anew
+        with suppress(OSError):
+            self._evict(number, more.copy())
 
-    def _evict(self, number: int, part: int, wanted: int) -> None:
-        """Make room for `wanted` hot rows of a part at once, less if the other ones are needed. Raises OSError."""
+    def _evict(self, number: int, wanted: I64) -> None:
+        """Make room for `wanted` hot rows of each part [parts] at once, less if the other ones are needed.
+
+        Raises OSError.
+        """
         form = self.tables[number].form
         if self.warms[number]:
             wanted = -(-wanted * form.row_bytes // (form.row_bytes - form.warm_bytes))
         for _ in range(_PASSES):
-            before = self.rows_dozed
-            victims = self._choose(number, part, wanted, self.tables[number].size(part))
-            wanted -= self.rows_dozed - before
-            if victims is not None:
-                try:
-                    self.write(victims)
-                except OSError:
-                    self.spare(victims)
-                    raise
-                wanted -= self.release(victims)
-            if wanted <= 0:
-                return
+            found: list[U64] = []
+            for part in np.flatnonzero(wanted > 0).tolist():
+                before = self.rows_dozed
+                found.append(self._pass(number, part, int(wanted[part]), self.tables[number].size(part)))
+                wanted[part] -= self.rows_dozed - before
+            if (victims := self._copied(number, found)) is None:
+                continue
+            try:
+                self.write(victims)
+            except OSError:
+                self.spare(victims)
+                raise
+            self.release(victims)
+            wanted -= np.bincount(split(victims.places)[0], minlength=len(wanted))
 
     def is_full(self) -> bool:
         """Return whether rows have to be evicted."""
@@ -156,44 +162,61 @@ class Hand:
         return self.used_bytes <= LOW * self.budget_bytes
 
     def choose(self) -> Victims | None:
-        """Copy some rows that may become cold, of the next part; None: there are none as yet, or some became warm.
+        """Copy some rows that may become cold, of the next parts of a table; None: none may as yet, or some became warm.
 
         The caller has the lock alone, and nobody else is between `choose` and `release`. Raises LogFull.
         """
-        parts = [len(table.heads) for table in self.tables]
-        for _ in range(sum(parts)):
-            self._turn = (self._turn + 1) % sum(parts)
-            number = int(np.searchsorted(np.cumsum(parts), self._turn, side="right"))
-            part = self._turn - sum(parts[:number])
+        ends = np.cumsum([len(table.heads) for table in self.tables])
+        found: list[U64] = []
+        at, rows, steps = -1, SLICE_ROWS, _SLICE_STEPS
+        for _ in range(int(ends[-1])):
+            turn = (self._turn + 1) % int(ends[-1])
+            number = int(np.searchsorted(ends, turn, side="right"))
             table = self.tables[number]
+            if found and (number != at or rows <= 0 or steps <= 0):
+                break
+            self._turn, at = turn, number
+            part = turn - int(ends[number]) + len(table.heads)
             if self._leaving(number, part):
                 table.tier(part)
-                rows = table.hot(part) + table.warm(part)
-                return self._choose(number, part, min(SLICE_ROWS, rows // _SHARE + 1), _SLICE_STEPS)
-        return None
+                before, some = self.rows_dozed, (table.hot(part) + table.warm(part)) // _SHARE + 1
+                found.append(self._pass(number, part, min(rows, some), _SLICE_STEPS))
+                rows -= len(found[-1]) + self.rows_dozed - before
+                steps -= table.size(part)
+        return self._copied(at, found)
 
-    def _choose(self, number: int, part: int, rows_max: int, steps: int) -> Victims | None:
-        table, warms = self.tables[number], self.warms[number]
-        is_deeper = self._is_deeper(number, part)
+    def _pass(self, number: int, part: int, rows_max: int, steps: int) -> U64:
+        """Let the hand pass some entries of a part; return the places of rows that may become cold.
+
+        Where rows become warm first, the hot ones that the hand finds cool do so at once.
+        """
+        table, hands, is_deeper = self.tables[number], self._hands[number], self._is_deeper(number, part)
         places = np.empty(min(rows_max, table.hot(part) + table.warm(part) * is_deeper), np.uint64)
-        hands, steps = self._hands[number], min(steps, table.size(part))
+        steps = min(steps, table.size(part))
         found, hands[part] = self._kernels.choose(table, part, steps, int(hands[part]), places, deeper=is_deeper)
         places = places[:found]
-        if warms:
+        if self.warms[number]:
             self.doze(number, part, places[places < ASLEEP])
             places = places[places >= ASLEEP]
-        if not len(places) or not self.has_disk:
+        return places if self.has_disk else places[:0]
+
+    def _copied(self, number: int, found: Sequence[U64]) -> Victims | None:
+        """Copy rows of a table at these places, each array of one part; None if there are none. Raises LogFull."""
+        found = [each for each in found if len(each)]
+        if not found:
             return None
-        rows = np.empty((len(places), table.form.words), np.float32)
-        self._kernels.collect(table, places, rows)
-        keys = table.keys(part)[split(places)[1]]
+        table, places = self.tables[number], np.concatenate(found)
+        of_parts = [(int(split(each)[0][0]), split(each)[1]) for each in found]
         try:
             records = self._logs[number].allot(len(places))
         except LogFull:
-            if warms and table.hot(part):  # these may still become warm
+            if self.warms[number] and any(table.hot(part) for part, _ in of_parts):  # these may still become warm
                 return None
             raise
-        return Victims(number, part, int(self._generations[number][part]), places, keys, records, rows)
+        rows = np.empty((len(places), table.form.words), np.float32)
+        self._kernels.collect(table, places, rows)
+        keys = np.concatenate([table.keys(part)[of_part] for part, of_part in of_parts])
+        return Victims(number, self._generations[number].copy(), places, keys, records, rows)
 
     def doze(self, number: int, part: int, places: U64) -> None:
         """Make cool hot rows of a part warm. Raises StoreFull."""
@@ -210,15 +233,16 @@ class Hand:
 
     def release(self, victims: Victims) -> int:
         """Make written rows cold that nobody has changed since they were chosen; return how many."""
-        table, log, part = self.tables[victims.table], self._logs[victims.table], victims.part
-        if victims.generation != self._generations[victims.table][part]:
-            log.drop(victims.records)
-            return 0
-        released = victims.records.copy()
-        self._kernels.release(table, victims.places, released)
-        stayed = released == ABSENT
+        table, log = self.tables[victims.table], self._logs[victims.table]
+        parts, _ = split(victims.places)
+        kept = (victims.generations == self._generations[victims.table])[parts]
+        released = victims.records[kept]
+        self._kernels.release(table, victims.places[kept], released)
+        stayed = ~kept
+        stayed[kept] = released == ABSENT
         log.drop(victims.records[stayed])
-        table.trim(part)
+        for part in np.unique(parts[kept]).tolist():
+            table.trim(part)
         evicted = len(stayed) - int(stayed.sum())
         self.rows_evicted += evicted
         return evicted

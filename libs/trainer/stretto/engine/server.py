@@ -82,6 +82,8 @@ class ParameterServer:
             raise LayoutError(f"address {address!r} cannot be listened on: {error}") from error
         self.address = self._listener.address
         self.eviction = Eviction(spill, self._tiered, self._on_damage) if spill else None
+        if self.eviction is not None:
+            self.eviction.start()
 
     @property
     def layout(self) -> Layout:

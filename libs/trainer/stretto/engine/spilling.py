@@ -7,14 +7,15 @@ most. A batch that needs cold rows reads them before it takes the lock.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import os
 import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -23,6 +24,8 @@ import numpy as np
 from stretto_parameters import LogDamaged, RowsAsleep, Store, Tiers
 from stretto_parameters.kernels import Kernels
 from stretto_parameters.layout import PAGE_BYTES
+from stretto_parameters.tiers import Asleep
+from stretto_parameters.tiers.eviction import Hand, Victims
 from stretto_parameters.tiers.reuse import ReuseDistances
 
 from ..errors import ServerEmptied
@@ -32,7 +35,7 @@ from .turns import Turn
 log = logging.getLogger("stretto.engine")
 
 R = TypeVar("R")
-Hold = Callable[[], AbstractContextManager[None]]
+Hold = Callable[[Callable[[], None] | None], AbstractContextManager[None]]
 
 _TRIES = 8
 """Times that a batch looks for its rows again before it keeps the lock while they are read."""
@@ -71,16 +74,19 @@ class Spill:
 def awake(turn: Turn, store: Callable[[], Store], hold: Hold, call: Callable[[Store], R]) -> R:
     """Return the result of a call under the lock, once all rows that it needs are hot.
 
-    Raises LogDamaged, and what the call raises.
+    hold: holds the lock, after a first change if one is given. What is read is woken in the hold of the next try, so
+    that nobody evicts it in between. Raises LogDamaged, and what the call raises.
     """
+    needed: Sequence[Asleep] = ()
     for _ in range(_TRIES):
-        try:
-            with hold():
-                return call(store())
-        except RowsAsleep as asleep:
-            _wake(turn, store, asleep)
-    with turn.alone():  # each time others have evicted what was woken: now nobody else comes between
-        while True:
+        with _read(store, needed) as wake:
+            try:
+                with hold(wake):
+                    return call(store())
+            except RowsAsleep as asleep:
+                needed = asleep.rows
+    with _read(store, needed) as wake, turn.alone(wake):
+        while True:  # each time others have evicted what was hot: now nobody else comes between
             try:
                 return call(store())
             except RowsAsleep as asleep:
@@ -98,18 +104,27 @@ def look_ahead(turn: Turn, store: Callable[[], Store], keys: Sequence[U64]) -> N
         with turn.shared():
             store().look_for(keys)
     except RowsAsleep as asleep:
-        _wake(turn, store, asleep)
+        with _read(store, asleep.rows) as wake, turn.alone(wake):
+            pass
 
 
-def _wake(turn: Turn, store: Callable[[], Store], asleep: RowsAsleep) -> None:
+@contextmanager
+def _read(store: Callable[[], Store], needed: Sequence[Asleep]) -> Generator[Callable[[], None] | None]:
+    """Read cold rows, and end the hold on them after the block; yield what wakes them, None if there are none."""
+    if not needed:
+        yield None
+        return
     tiers = _tiers_of(store())
     try:
-        rows = [tiers.read(each) for each in asleep.rows]
-        with turn.alone():
-            for each, words in zip(asleep.rows, rows, strict=True):
+        rows = [tiers.read(each) for each in needed]
+
+        def wake() -> None:
+            for each, words in zip(needed, rows, strict=True):
                 tiers.wake(each, words)
+
+        yield wake
     finally:
-        tiers.let_go(asleep.rows)
+        tiers.let_go(needed)
 
 
 def _tiers_of(store: Store) -> Tiers:
@@ -141,7 +156,7 @@ class Pulls:
 
 
 class Eviction:
-    """Evicts rows of a server in a thread, as long as the server lives.
+    """Evicts rows of a server: in a thread from `start` to `close`, or one `round` after the other.
 
     store: the store of the server's life now, with its lock. on_damage: called with the reason when rows are lost.
     """
@@ -157,6 +172,9 @@ class Eviction:
         self._is_measured = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="eviction", daemon=True)
+
+    def start(self) -> None:
+        """Begin the thread."""
         self._thread.start()
 
     def close(self) -> None:
@@ -169,7 +187,7 @@ class Eviction:
         while not self._ended.wait(pause_s):
             pause_s = _LOOK_S
             try:
-                self._round()
+                self.round()
             except ServerEmptied:
                 continue
             except LogDamaged as error:
@@ -180,7 +198,7 @@ class Eviction:
                     log.warning("rows cannot be evicted: %s", error, exc_info=not isinstance(error, OSError))
                 self.fault, pause_s = str(error) or type(error).__name__, _FAULT_S
 
-    def _round(self) -> None:
+    def round(self) -> None:
         """Evict and tidy as far as it is due. Raises what the last of them raised."""
         store, turn = self._store()
         tiers = store.tiers
@@ -195,12 +213,10 @@ class Eviction:
                 self.disk_reads_per_s = random_reads_per_s(folder, store.kernels)
         fault: OSError | None = None
         try:
-            for _ in range(_SLICES if hand.is_full() else 0):
+            if hand.is_full():
                 if not hand.can_evict():
                     raise OSError("rows that may not leave memory take more than there is: give the server more")
-                self._evict(tiers, turn)
-                if hand.is_relieved() or self._ended.is_set():
-                    break
+                self._evict(hand)
         except OSError as error:  # a full log may have room once it is tidy
             fault = error
         for number, rows in enumerate(tiers.logs):
@@ -210,26 +226,33 @@ class Eviction:
             raise fault
         self.fault = ""
 
-    def _evict(self, tiers: Tiers, turn: Turn) -> None:
-        """Evict a slice of rows. Raises OSError, ServerEmptied."""
-        with turn.alone():
-            victims = tiers.hand.choose()
-        if victims is None:
-            return
-        try:
-            tiers.hand.write(victims)
-        except OSError:
-            self._settle(lambda: tiers.hand.spare(victims))
-            raise
-        self._settle(lambda: tiers.hand.release(victims))
+    def _evict(self, hand: Hand) -> None:
+        """Evict slices of rows until there is room. Raises OSError."""
+        written: Victims | None = None
+        for left in reversed(range(_SLICES + 1)):
+            victims = self._settle(functools.partial(self._next, hand, written, is_last=not left))
+            if victims is not None:
+                try:
+                    hand.write(victims)
+                except OSError:
+                    self._settle(functools.partial(hand.spare, victims))
+                    raise
+            elif hand.is_relieved() or not hand.can_evict():
+                return
+            written = victims
 
-    def _settle(self, act: Callable[[], object]) -> None:
+    def _next(self, hand: Hand, written: Victims | None, *, is_last: bool) -> Victims | None:
+        """Release a slice that was written, and choose the next one in the same hold of the lock. Raises LogFull."""
+        if written is not None:
+            hand.release(written)
+        return None if is_last or hand.is_relieved() or self._ended.is_set() else hand.choose()
+
+    def _settle(self, act: Callable[[], R]) -> R:
         """Act with the lock alone, in whatever life of the server: what was chosen in one is spared in the next."""
         while True:
             try:
                 with self._store()[1].alone():
-                    act()
-                    return
+                    return act()
             except ServerEmptied:
                 continue
 

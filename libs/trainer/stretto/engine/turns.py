@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 
 from ..errors import ServerEmptied
@@ -28,6 +28,12 @@ class SharedLock:
 
     def release(self) -> None:
         self._free.release()
+        self._door.release()
+
+    def share(self) -> None:
+        """Let others that only read come in, from an operation that had the lock alone and only reads from now on."""
+        with self._counting:
+            self._readers += 1  # the first of them, and what it holds is what the writer held
         self._door.release()
 
     def acquire_shared(self) -> None:
@@ -55,24 +61,40 @@ class Turn:
         self._ended = True
 
     @contextmanager
-    def alone(self) -> Generator[None]:
-        """Hold the lock without any other operation, to change the store."""
+    def alone(self, first: Callable[[], object] | None = None) -> Generator[None]:
+        """Hold the lock without any other operation, to change the store. first: what is done before all else."""
         self.lock.acquire()
         try:
             self._check()
+            if first is not None:
+                first()
             yield
         finally:
             self.lock.release()
 
     @contextmanager
-    def shared(self) -> Generator[None]:
-        """Hold the lock beside others that only read."""
-        self.lock.acquire_shared()
+    def shared(self, first: Callable[[], object] | None = None) -> Generator[None]:
+        """Hold the lock beside others that only read. first: a change that is made alone, and that none comes after."""
+        if first is None:
+            self.lock.acquire_shared()
+        else:
+            self._change(first)
         try:
             self._check()
             yield
         finally:
             self.lock.release_shared()
+
+    def _change(self, first: Callable[[], object]) -> None:
+        """Take the lock alone for a change, and share it from then on."""
+        self.lock.acquire()
+        try:
+            self._check()
+            first()
+        except BaseException:
+            self.lock.release()
+            raise
+        self.lock.share()
 
     def _check(self) -> None:
         if self._ended:

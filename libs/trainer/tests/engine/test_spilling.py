@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from shipped_planner import first_columns
 from stretto.engine import Spill, load_image, move, one_table
+from stretto.engine import spilling as of_server
 from stretto.errors import StrettoError
 from stretto_parameters import LogDamaged
 from stretto_parameters.optimizers import Adam
@@ -123,6 +124,44 @@ def test_a_hint_wakes_the_rows_of_a_batch_where_a_pull_of_training_has_told_of_c
     before = rows_read(servers)
     worker.hint(training.batch_of(LAYOUT, 0, 0)[0])
     wait_for(lambda: rows_read(servers) > before)
+
+
+def test_rows_that_a_batch_has_read_are_not_evicted_before_it_has_them(spilling, training, monkeypatch):
+    """Here all rows are evicted whenever somebody else could evict some: each row is read once even so."""
+    servers = spilling(1).place()
+    train(servers, training, range(4))
+    servers.processes[0].eviction.close()
+    control, keys = servers.control(0), LAYOUT.index(np.arange(200))
+    hand, shared = control.unlocked.tiers.hand, control.turn.shared
+    worker = servers.worker(9)
+    worker.pull(keys)
+
+    def after_others(first=None):
+        while first is None and hand.has_hot():
+            if victims := hand.choose():
+                hand.write(victims)
+                hand.release(victims)
+        return shared(first)
+
+    monkeypatch.setattr(control.turn, "shared", after_others)
+    before = rows_read(servers)
+    worker.pull(keys)
+    assert 0 < rows_read(servers) - before <= 200
+
+
+def test_a_round_of_eviction_ends_with_no_record_of_a_row_that_is_hot(bare_here, training, tmp_path, monkeypatch):
+    budget_bytes = [2**30]
+    servers = bare_here(LAYOUT, 1, spill=Spill(tmp_path, 2**30, lambda used_bytes: budget_bytes[0])).place()
+    train(servers, training, range(2))
+    eviction, store = servers.processes[0].eviction, servers.control(0).unlocked
+    eviction.close()
+    eviction._ended.clear()
+    monkeypatch.setattr(of_server, "_SLICES", 2)
+    budget_bytes[0] = 1
+    for _ in range(3):
+        eviction.round()
+    (table,) = store.tiers.tables
+    assert 0 < store.cold_rows() == int((table.sizes - table.hots).sum()) < store.categories()
 
 
 def test_a_full_disk_costs_memory_and_no_row(cluster_here, spilling, training):

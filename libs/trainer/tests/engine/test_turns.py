@@ -82,6 +82,53 @@ def test_no_update_is_lost_or_seen_half_done():
     assert not any(torn)
 
 
+def test_a_reader_that_changes_something_first_is_alone_for_that_and_lets_others_in_after_it():
+    turn, changing, change, other = Turn(SharedLock()), threading.Event(), threading.Event(), threading.Event()
+    state = []
+
+    def first():
+        changing.set()
+        change.wait(PATIENCE_S)
+        state.append("changed")
+
+    def change_and_read():
+        with turn.shared(first):
+            other.wait(PATIENCE_S)
+            state.append("read")
+
+    def read():
+        with turn.shared():
+            state.append("other")
+            other.set()
+
+    def write():
+        with turn.alone():
+            state.append("written")
+
+    threads = [begun(change_and_read)]
+    changing.wait(PATIENCE_S)
+    threads.append(begun(read))
+    threads[-1].join(0.05)
+    assert state == []
+    change.set()
+    other.wait(PATIENCE_S)
+    threads.append(begun(write))
+    for thread in threads:
+        thread.join(PATIENCE_S)
+    assert state == ["changed", "other", "read", "written"]
+    assert not turn.lock._free.locked()
+
+
+@pytest.mark.parametrize("first", [None, lambda: 1 / 0])
+@pytest.mark.parametrize("kind", ["alone", "shared"])
+def test_a_change_that_fails_leaves_the_lock_free(kind, first):
+    turn = Turn(SharedLock())
+    with pytest.raises(ZeroDivisionError), getattr(turn, kind)(first):
+        raise ZeroDivisionError
+    assert not turn.lock._free.locked()
+    assert not turn.lock._door.locked()
+
+
 @pytest.mark.parametrize("kind", ["alone", "shared"])
 def test_whoever_waited_while_the_life_ended_is_refused_and_leaves_the_lock_free(kind):
     turn, refused = Turn(SharedLock()), []
