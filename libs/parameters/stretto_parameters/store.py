@@ -25,7 +25,7 @@ from .parts import ABSENT, ASLEEP, INDEX_BYTES, STAMPS, TableParts
 from .policy import PolicyState, RowAccount, Unseen, stamps_of
 from .records import Bools, Code, Own, Progress, Records, check_word, judge
 from .reference import Due, RowGradients
-from .tiers import Filling, RowsAsleep, Tiers, held
+from .tiers import Filling, RowsAsleep, Tiers, fill
 
 F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
@@ -463,9 +463,7 @@ class Store:
         an expired one since, which counts as a change. since_epoch: leave out rows that did not change after it.
         """
         found, at, begin, lacking = self.begin_range(bucket, since_epoch, table, first, bytes_max)
-        with held(lacking):
-            for each in lacking:
-                each.fill()
+        fill(lacking)
         return found, at, begin
 
     def begin_range(

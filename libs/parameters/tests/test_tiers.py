@@ -21,7 +21,7 @@ from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import SGD
 from stretto_parameters.parts import COLD, WARM, TableParts
 from stretto_parameters.reference import Reference, initial_weights, narrowed, widened
-from stretto_parameters.tiers import Asleep, Filling, RowsAsleep, Tiers, log
+from stretto_parameters.tiers import Asleep, Filling, RowsAsleep, Tiers, fill, log
 from stretto_parameters.tiers.eviction import Victims
 
 from .test_store import KEYS, LAYOUT, MEMORY_BYTES, POLICY, TwoServers, a_push
@@ -240,10 +240,8 @@ class Trial:
         self.copies.append((raw.keys, raw.rows, lacking, wanted))
 
     def fill(self) -> None:
-        for keys, rows, lacking, wanted in self.copies:
-            for each in lacking:
-                each.fill()
-                each.let_go()
+        fill([each for _, _, lacking, _ in self.copies for each in lacking])
+        for keys, rows, _, wanted in self.copies:
             assert [row.tobytes() for row in rows] == wanted, f"a copy of {len(keys)} rows"
         self.copies.clear()
 

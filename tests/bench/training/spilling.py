@@ -87,7 +87,7 @@ TASKS = {"the demo's stream": Demo, "Zipf's law": Zipf}
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Steps a second of a round; of each step rows read and pulled, processor time, computing; the time of each push."""
+    """Steps a second of a round; of a step rows read and pulled, processor time, computing; the time of each push."""
 
     rate: float
     reads: float

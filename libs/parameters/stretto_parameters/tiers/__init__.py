@@ -266,7 +266,7 @@ class Tiers:
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Cold rows that a copy lacks as yet: at positions `at` of `out`."""
+    """Cold rows that a copy lacks as yet: at positions `at` of `out`. `fill` reads them."""
 
     log: RowLog
     ticket: object
@@ -275,16 +275,30 @@ class Filling:
     at: I64
     out: F32
 
-    def fill(self) -> None:
-        """Read them, without any lock. Raises LogDamaged."""
-        order = np.argsort(self.records)
-        for begin in range(0, len(order), _FILLED_AT_ONCE):
-            some = order[begin : begin + _FILLED_AT_ONCE]
-            self.out[self.at[some]] = self.log.read(self.records[some], self.keys[some])
-
     def let_go(self) -> None:
         """End the hold on the log."""
         self.log.let_go(self.ticket)
+
+
+def fill(lacking: Sequence[Filling]) -> None:
+    """Read the cold rows that copies lack, those of all copies at once, without any lock; then end their holds.
+
+    Raises LogDamaged.
+    """
+    with held(lacking):
+        for log in {id(each.log): each.log for each in lacking}.values():
+            copies = [each for each in lacking if each.log is log]
+            keys, records, at = (
+                np.concatenate([getattr(each, name) for each in copies]) for name in ("keys", "records", "at")
+            )
+            of = np.repeat(np.arange(len(copies)), [len(each.keys) for each in copies])
+            order = np.argsort(records)
+            for begin in range(0, len(order), _FILLED_AT_ONCE):
+                some = order[begin : begin + _FILLED_AT_ONCE]
+                rows = log.read(records[some], keys[some])
+                for number in np.unique(of[some]).tolist():
+                    mine = of[some] == number
+                    copies[number].out[at[some][mine]] = rows[mine]
 
 
 @contextmanager

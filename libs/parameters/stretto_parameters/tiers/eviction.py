@@ -162,7 +162,7 @@ class Hand:
         return self.used_bytes <= LOW * self.budget_bytes
 
     def choose(self) -> Victims | None:
-        """Copy some rows that may become cold, of the next parts of a table; None: none may as yet, or some became warm.
+        """Copy some rows that may become cold, of the next parts of a table; None: none may yet, or some became warm.
 
         The caller has the lock alone, and nobody else is between `choose` and `release`. Raises LogFull.
         """

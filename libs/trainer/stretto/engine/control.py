@@ -101,11 +101,12 @@ class Control:
     def next_epoch(self) -> int:
         return self._ask("next_epoch")
 
-    def export_range(
-        self, bucket: int, since_epoch: int, table: int, first: int, bytes_max: int
-    ) -> tuple[tuple[RawBucket, ...], int, int]:
-        raw, next_table, next_first = self._ask("export_range", bucket, since_epoch, table, first, bytes_max)
-        return tuple(raw), next_table, next_first
+    def export_ranges(
+        self, buckets: Sequence[int], since_epoch: int, table: int, first: int, bytes_max: int
+    ) -> tuple[list[tuple[RawBucket, ...]], int, int]:
+        asked = "export_ranges", list(buckets), since_epoch, table, first, bytes_max
+        found, next_table, next_first = self._ask(*asked)
+        return [tuple(raw) for raw in found], next_table, next_first
 
     def import_bucket(self, bucket: int, raw: Sequence[RawBucket], *, replace: bool = True) -> None:
         self._ask("import_bucket", bucket, list(raw), replace=replace)

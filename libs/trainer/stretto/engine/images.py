@@ -33,7 +33,7 @@ from stretto_parameters import EVERY_KEY, InputRefused, Own, Progress, RawBucket
 from stretto_parameters.checksums import of_block
 from stretto_parameters.parts import INDEX_BYTES_MAX
 from stretto_parameters.policy.expiry import Expiry
-from stretto_parameters.tiers import Filling
+from stretto_parameters.tiers import Filling, fill
 
 from ..errors import CheckpointError
 from .client import FINISHED
@@ -250,8 +250,8 @@ def _export_bucket(
                 blocks.add(_policy(bucket), raw.export_policy(bucket))
             at = raw.records.progress(progress.known_finished)
             held_s = time.perf_counter() - begun
-        for name, to, filling in lacking:  # no push waits for the disk
-            filling.fill()
+        fill([filling for *_, filling in lacking])  # no push waits for the disk
+        for name, to, _ in lacking:
             blocks.entries[name]["checksum"] = of_block(to)
     progress.add([bucket], at)
     return held_s, is_whole

@@ -15,8 +15,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from stretto_parameters import Code, InputRefused, Own, Progress, Pulled, Push, RawBucket, Store
+from stretto_parameters.layout import ENTRY_BYTES
 from stretto_parameters.store import checksum_of
-from stretto_parameters.tiers import held
+from stretto_parameters.tiers import Filling, fill
 
 from .codec import ServerStats, WorkerSeen
 from .layout import I64, U64, Layout
@@ -220,7 +221,7 @@ class LockedStore:
         with self.turn.shared():
             total = self.unlocked.checksum(buckets=False)
         for bucket in (c for c in self.columns() if c < self.layout.buckets):  # no push waits for all these reads
-            rows, *_ = self.export_range(bucket)
+            [rows], *_ = self.export_ranges([bucket])
             total += checksum_of(rows)
         return total % 2**64
 
@@ -262,15 +263,13 @@ class LockedStore:
     export_slices = _under(Turn.shared, Store.export_slices)
     import_slices = _under(Turn.alone, Store.import_slices)
 
-    def export_range(
-        self, bucket: int, since_epoch: int = 0, table: int = 0, first: int = 0, bytes_max: int = 2**40
-    ) -> tuple[tuple[RawBucket, ...], int, int]:
-        """Copy a range of a bucket, as `Store.export_range`; its cold rows are read without the lock."""
+    def export_ranges(
+        self, buckets: Sequence[int], since_epoch: int = 0, table: int = 0, first: int = 0, bytes_max: int = 2**40
+    ) -> tuple[list[tuple[RawBucket, ...]], int, int]:
+        """Copy ranges of buckets at one instant, as `begun_ranges` says; their cold rows are read without the lock."""
         with self.turn.shared():
-            found, at, begin, lacking = self.unlocked.begin_range(bucket, since_epoch, table, first, bytes_max)
-        with held(lacking):
-            for each in lacking:
-                each.fill()
+            found, at, begin, lacking = begun_ranges(self.unlocked, buckets, since_epoch, table, first, bytes_max)
+        fill(lacking)
         return found, at, begin
 
     def known_layout(self) -> dict[str, Any] | None:
@@ -296,3 +295,32 @@ class LockedStore:
         """Return the finished shards that are marked here."""
         with self.turn.shared():
             return self.unlocked.records.finished.array()
+
+
+def begun_ranges(
+    store: Store, buckets: Sequence[int], since_epoch: int, table: int, first: int, bytes_max: int
+) -> tuple[list[tuple[RawBucket, ...]], int, int, list[Filling]]:
+    """Copy ranges of buckets, by bucket and table, but for the cold rows: what `Store.export_range` copies of each.
+
+    The first bucket is copied from (table, first) on, the others from their beginning, as far as the bytes go. Return
+    the rows with the table and the row of the last bucket where its next range begins: (0, 0) if it is complete.
+    """
+    found: list[tuple[RawBucket, ...]] = []
+    lacking: list[Filling] = []
+    try:
+        for bucket in buckets:
+            raw, table, first, of_bucket = store.begin_range(bucket, since_epoch, table, first, bytes_max)
+            found.append(raw)
+            lacking += of_bucket
+            looked_at_bytes = ENTRY_BYTES * sum(rows for rows, _ in store.table_sizes(bucket))
+            bytes_max -= max(looked_at_bytes, sum(each.nbytes for each in raw))
+            if table < len(raw):
+                break
+            table = first = 0
+            if bytes_max <= 0:
+                break
+    except BaseException:
+        for each in lacking:
+            each.let_go()
+        raise
+    return found, table, first, lacking

@@ -265,29 +265,25 @@ def _freeze(source: Control, columns: tuple[int, ...]) -> None:
 def _copy_buckets(
     here: LockedStore | Control, source: Control, columns: tuple[int, ...], since_epoch: int = 0, *, pace: float = 0.0
 ) -> int:
-    """Copy rows with their slots from source to here: all, or only rows changed after an epoch; return the bytes."""
-    return sum(_copy_bucket(here, source, column, since_epoch, pace) for column in columns if column < BUCKETS)
+    """Copy rows with their slots from source to here: all, or only rows changed after an epoch; return the bytes.
 
-
-def _copy_bucket(here: LockedStore | Control, source: Control, bucket: int, since_epoch: int, pace: float) -> int:
-    """Copy a bucket by ranges of rows, so that neither a message nor a pause of the source grows with it.
-
-    While the bucket is trained, rows change and are appended between two ranges. All of these rows have a later epoch
-    than the epoch that ended before the copy, so the difference that follows under the freeze has them. A frozen bucket
-    does not change. The first range of a whole copy replaces what a move that broke off may have left here.
+    They are copied by ranges, of one bucket or of several, so that neither a message nor a pause of the source grows
+    with them. While buckets are trained, rows change and are appended between two ranges. All of these rows have a
+    later epoch than the epoch that ended before the copy, so the difference that follows under the freeze has them. A
+    frozen bucket does not change. The first range of a whole copy replaces what a move that broke off may have left.
     """
     moved_bytes = table = first = 0
-    replace = not since_epoch
-    while True:
-        begun = time.perf_counter()
-        raw, table, first = source.export_range(bucket, since_epoch, table, first, _RANGE_BYTES)
-        here.import_bucket(bucket, raw, replace=replace)
-        moved_bytes += sum(each.nbytes for each in raw)
-        replace = False
+    buckets = [column for column in columns if column < BUCKETS]
+    while buckets:
+        begun, is_begun = time.perf_counter(), bool(table or first)
+        found, table, first = source.export_ranges(buckets, since_epoch, table, first, _RANGE_BYTES)
+        for number, (bucket, raw) in enumerate(zip(buckets, found, strict=False)):
+            here.import_bucket(bucket, raw, replace=not since_epoch and not (is_begun and number == 0))
+            moved_bytes += sum(each.nbytes for each in raw)
+        buckets = buckets[len(found) - bool(table or first) :]
         if pace:
             time.sleep(pace * (time.perf_counter() - begun))
-        if table >= len(raw):
-            return moved_bytes
+    return moved_bytes
 
 
 def _copy(

@@ -27,7 +27,7 @@ log = logging.getLogger("stretto.engine")
 
 CONTROL = (
     "own", "columns", "set_own", "clear", "sizes", "raw_sizes", "categories", "memory_bytes", "image_bytes", "applied",
-    "stats", "workers", "checksum", "known_layout", "next_epoch", "export_range", "import_bucket", "drop_bucket",
+    "stats", "workers", "checksum", "known_layout", "next_epoch", "export_ranges", "import_bucket", "drop_bucket",
     "export_slices", "import_slices", "records", "all_progress", "merge_columns", "finished", "finish", "seed",
     "progress", "placement", "lineage", "export_policy", "import_policy",
 )  # fmt: skip

@@ -283,11 +283,11 @@ def test_a_bucket_larger_than_a_message_may_be_moves_by_ranges(cluster_here, tra
     monkeypatch.setattr(migration, "_RANGE_BYTES", 2**9)
     monkeypatch.setattr(migration, "_AHEAD_BYTES", 0)
     monkeypatch.setattr(migration, "_is_slow", lambda source: False)
-    export, freeze = Control.export_range, migration._freeze
+    export, freeze = Control.export_ranges, migration._freeze
 
     def export_and_train(control, *arguments):
         found = export(control, *arguments)
-        asked.append(sum(raw.nbytes for raw in found[0]))
+        asked.append(sum(raw.nbytes for raws in found[0] for raw in raws))
         if not sums and len(asked) <= 3:
             training.train_shard(worker, 2000 + len(asked), attempt=1, length=640)
         return found
@@ -296,7 +296,7 @@ def test_a_bucket_larger_than_a_message_may_be_moves_by_ranges(cluster_here, tra
         freeze(*arguments)
         sums.append(servers.checksum())
 
-    monkeypatch.setattr(Control, "export_range", export_and_train)
+    monkeypatch.setattr(Control, "export_ranges", export_and_train)
     monkeypatch.setattr(migration, "_freeze", freeze_and_sum)
     (step,) = migration.move(servers.processes[2], {bucket: 0}, servers.addresses, step_wait_s=0)
     assert len(asked) > 6
@@ -313,20 +313,20 @@ def test_a_move_that_broke_off_between_two_ranges_is_completed_by_the_next(clust
     checksum, (source, _) = servers.checksum(), servers.controls()
     here = servers.control(servers.add())
     sources, taker = dict.fromkeys((3, 4), 0), servers.processes[2]
-    export = Control.export_range
+    export = Control.export_ranges
     monkeypatch.setattr(migration, "_RANGE_BYTES", 2**9)
 
-    def broken(control, bucket, since, table, first, bytes_max):
+    def broken(control, buckets, since, table, first, bytes_max):
         if first:
             raise ServerLost(0, control.address, "it does not answer")
-        return export(control, bucket, since, table, first, bytes_max)
+        return export(control, buckets, since, table, first, bytes_max)
 
-    monkeypatch.setattr(Control, "export_range", broken)
+    monkeypatch.setattr(Control, "export_ranges", broken)
     with pytest.raises(ServerLost):
         list(migration.move(taker, sources, servers.addresses))
     assert here.columns() == []
     assert here.raw_sizes()[3] > 0, "a part of it"
-    monkeypatch.setattr(Control, "export_range", export)
+    monkeypatch.setattr(Control, "export_ranges", export)
     list(migration.move(taker, sources, servers.addresses))
     assert here.columns() == [3, 4]
     assert source.raw_sizes()[[3, 4]].tolist() == [0, 0]
@@ -403,7 +403,7 @@ def test_rows_that_expire_while_their_bucket_is_copied_stay_away(cluster_here, t
     monkeypatch.setattr(migration, "_AHEAD_BYTES", 0)
     monkeypatch.setattr(migration, "WRAPPED", kept_lives)
     monkeypatch.setattr(migration, "_is_slow", lambda source: False)
-    export, freeze = Control.export_range, migration._freeze
+    export, freeze = Control.export_ranges, migration._freeze
 
     def export_and_train(control, *arguments):
         found = export(control, *arguments)
@@ -417,7 +417,7 @@ def test_rows_that_expire_while_their_bucket_is_copied_stay_away(cluster_here, t
         asked.clear()
         states.append((servers.checksum(), source.export_policy(bucket).tobytes(), stamps_of(source, bucket)))
 
-    monkeypatch.setattr(Control, "export_range", export_and_train)
+    monkeypatch.setattr(Control, "export_ranges", export_and_train)
     monkeypatch.setattr(migration, "_freeze", freeze_and_note)
     (_,) = migration.move(servers.processes[2], {bucket: 0}, servers.addresses, step_wait_s=0)
     assert rows > 0 < here.raw_sizes()[bucket]
