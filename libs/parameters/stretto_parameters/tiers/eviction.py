@@ -33,8 +33,8 @@ _SLICE_STEPS = 2**16
 """Entries that the hand passes for them."""
 _SHARE = 8
 """An eviction takes an eighth of a part's rows in memory at most: parts shrink alike."""
-LOW, _HIGH = 0.85, 0.90
-"""Eviction begins when the tables take more than `_HIGH` of the budget, and ends at `LOW`."""
+LOW, HIGH = 0.85, 0.90
+"""Eviction begins when the tables take more than `HIGH` of the budget, and ends at `LOW`."""
 _PASSES = 3
 """A row that the batch at hand needs is as hot as can be, and survives as many passes of the hand."""
 _NOTHING: U64 = np.zeros(0, np.uint64)
@@ -94,6 +94,11 @@ class Hand:
         """Bytes that the tables take."""
         return sum(table.used_bytes for table in self.tables)
 
+    @property
+    def entry_bytes(self) -> int:
+        """Bytes that the tables take beside their rows: they stay in memory."""
+        return sum(table.used_bytes - table.rows_bytes for table in self.tables)
+
     def make_room(self, number: int, more: I64, needed: U64 = _NOTHING) -> None:
         """Evict rows of parts that are to get `more` hot rows [parts], where the budget would be exceeded.
 
@@ -137,7 +142,7 @@ class Hand:
 
     def is_full(self) -> bool:
         """Return whether rows have to be evicted."""
-        return self.used_bytes > _HIGH * self.budget_bytes
+        return self.used_bytes > HIGH * self.budget_bytes
 
     def can_evict(self) -> bool:
         """Return whether any row may become warm or cold."""

@@ -7,6 +7,7 @@ import logging
 import os
 import secrets
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,7 +21,7 @@ from . import codec, protocol
 from .layout import UNKNOWN, Layout
 from .locked_store import LockedStore
 from .protocol import Kind
-from .spilling import Eviction, Spill
+from .spilling import Eviction, Spill, at_hand_bytes
 from .turns import Turn
 
 log = logging.getLogger("stretto.engine")
@@ -81,7 +82,7 @@ class ParameterServer:
         except PlaneError as error:
             raise LayoutError(f"address {address!r} cannot be listened on: {error}") from error
         self.address = self._listener.address
-        self.eviction = Eviction(spill, self._tiered, self._on_damage) if spill else None
+        self.eviction = Eviction(spill, self._tiered, self._on_damage, self._at_hand_bytes) if spill else None
         if self.eviction is not None:
             self.eviction.start()
 
@@ -120,6 +121,10 @@ class ParameterServer:
 
     def _tiered(self) -> tuple[Store, Turn]:
         return self.store.unlocked, self.store.turn
+
+    def _at_hand_bytes(self) -> float:
+        pulls = self.store.pulls
+        return at_hand_bytes(pulls, self.store.unlocked, time.monotonic()) if pulls else 0.0
 
     def _size_bytes_max(self) -> int:
         return self._memory_bytes if self.store.knows_layout else _UNKNOWN_BYTES_MAX

@@ -25,7 +25,7 @@ from stretto_parameters import LogDamaged, RowsAsleep, Store, Tiers
 from stretto_parameters.kernels import Kernels
 from stretto_parameters.layout import PAGE_BYTES
 from stretto_parameters.tiers import Asleep
-from stretto_parameters.tiers.eviction import Hand, Victims
+from stretto_parameters.tiers.eviction import HIGH, LOW, Hand, Victims
 from stretto_parameters.tiers.reuse import ReuseDistances
 
 from ..errors import ServerEmptied
@@ -44,6 +44,12 @@ _FAULT_S = 1.0
 """Pause after the disk has refused rows."""
 _MEASURED_FROM = 0.25
 _PROBE_PAGES, _PROBE_READS = 2**13, 1024
+_RECENT = 64
+"""Batches over which the rows of one are averaged."""
+_ACTIVE_S = 10.0
+"""Seconds since its last push in which a worker counts as one that trains."""
+_AT_HAND = 5
+"""Batches of a worker whose rows are to be hot: the one that it computes with, the next one, and three to come."""
 _SLICES = 64
 """Slices after which an eviction looks at its budget again."""
 
@@ -138,6 +144,8 @@ class Pulls:
     def __init__(self) -> None:
         self.rows = 0
         """Rows that were pulled since the start, each once a batch."""
+        self.batch: tuple[float, ...] = ()
+        """The rows of a batch, by table: a mean over the last ones."""
         self._reuse = ReuseDistances(secrets.randbits(64))
         self._counting = threading.Lock()
 
@@ -145,6 +153,8 @@ class Pulls:
         """Count a pull of keys, by table."""
         with self._counting:
             self.rows += sum(len(each) for each in keys)
+            before = self.batch or [len(each) for each in keys]
+            self.batch = tuple(rows + (len(each) - rows) / _RECENT for rows, each in zip(before, keys, strict=True))
             for number, each in enumerate(keys):
                 # another number for each table: the low bits, by which keys are sampled, stay
                 self._reuse.add(each ^ np.uint64(number << 40) if number else each)
@@ -155,18 +165,36 @@ class Pulls:
             return self._reuse.miss_ratios(rows)
 
 
+def at_hand_bytes(pulls: Pulls, store: Store, now_s: float) -> float:
+    """Return about what the rows take of all batches that workers compute with, have pulled, or name ahead.
+
+    now_s: by the clock of the pushes.
+    """
+    active = sum(seen.last_us > (now_s - _ACTIVE_S) * 1e6 for seen in store.workers().values())
+    batch = sum(rows * store.layout.row_bytes(table) for table, rows in enumerate(pulls.batch))
+    return _AT_HAND * active * batch
+
+
 class Eviction:
     """Evicts rows of a server: in a thread from `start` to `close`, or one `round` after the other.
 
     store: the store of the server's life now, with its lock. on_damage: called with the reason when rows are lost.
+    at_hand_bytes: returns about what the rows take that workers need soon. They may take what is otherwise kept free.
     """
 
-    def __init__(self, spill: Spill, store: Callable[[], tuple[Store, Turn]], on_damage: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        spill: Spill,
+        store: Callable[[], tuple[Store, Turn]],
+        on_damage: Callable[[str], None],
+        at_hand_bytes: Callable[[], float] = lambda: 0.0,
+    ) -> None:
         self._spill = spill
+        self._at_hand_bytes = at_hand_bytes
         self._store = store
         self._on_damage = on_damage
         self.fault = ""
-        """Why rows cannot be evicted; "" while they can."""
+        """Why rows cannot be evicted, or not as many as memory lacks; "" while they can."""
         self.disk_reads_per_s = 0.0
         """Random reads of the disk, measured once the rows take a quarter of their budget; 0: not known."""
         self._is_measured = False
@@ -205,7 +233,7 @@ class Eviction:
         if tiers is None:
             return
         hand = tiers.hand
-        hand.budget_bytes = self._spill.budget_bytes(hand.used_bytes)
+        short = self._set_budget(hand)
         is_due = not self._is_measured and hand.used_bytes > _MEASURED_FROM * hand.budget_bytes
         if is_due and (folder := self._spill.folder):
             self._is_measured = True
@@ -214,7 +242,7 @@ class Eviction:
         fault: OSError | None = None
         try:
             if hand.is_full():
-                if not hand.can_evict():
+                if not (hand.has_disk or hand.can_evict()):
                     raise OSError("rows that may not leave memory take more than there is: give the server more")
                 self._evict(hand)
         except OSError as error:  # a full log may have room once it is tidy
@@ -224,7 +252,23 @@ class Eviction:
                 self._tidy(tiers, turn, number)
         if fault is not None:
             raise fault
-        self.fault = ""
+        self.fault = short if store.cold_rows() else ""
+
+    def _set_budget(self, hand: Hand) -> str:
+        """Take the budget of now; return why it is too small for what workers need soon, "" if it is not.
+
+        Then rows get the last tenth, too, that eviction keeps free: rows that came for a batch and went before its push
+        are read twice.
+        """
+        given_bytes = self._spill.budget_bytes(hand.used_bytes)
+        needed_bytes = int((hand.entry_bytes + self._at_hand_bytes()) / LOW)
+        hand.budget_bytes = max(given_bytes, min(needed_bytes, int(given_bytes / HIGH)))
+        if needed_bytes <= hand.budget_bytes:
+            return ""
+        return (
+            f"{given_bytes / 1e6:.0f} MB of its memory are left for rows, and the entries of all rows with the batches "
+            f"at hand take {needed_bytes / 1e6:.0f} MB: give the server more memory"
+        )
 
     def _evict(self, hand: Hand) -> None:
         """Evict slices of rows until there is room. Raises OSError."""

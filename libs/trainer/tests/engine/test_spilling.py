@@ -8,6 +8,7 @@ import pytest
 from shipped_planner import first_columns
 from stretto.engine import Spill, load_image, move, one_table
 from stretto.engine import spilling as of_server
+from stretto.engine.spilling import at_hand_bytes
 from stretto.errors import StrettoError
 from stretto_parameters import LogDamaged
 from stretto_parameters.optimizers import Adam
@@ -109,7 +110,8 @@ def test_workers_that_push_at_once_lose_nothing_while_rows_come_and_go(spilling,
     wait_for(lambda: cold_rows(servers) > 0)
     assert set(servers.samples().tolist()) == {16 * 512}
     assert all(control.unlocked.tiers.counts().rows_read for control in servers.controls())
-    assert not any(server.eviction.fault for server in servers.processes.values())
+    faults = {server.eviction.fault for server in servers.processes.values()} - {""}
+    assert all("give the server more memory" in fault for fault in faults), "so many batches want more than there is"
 
 
 def test_a_hint_wakes_the_rows_of_a_batch_where_a_pull_of_training_has_told_of_cold_ones(spilling, training):
@@ -175,6 +177,35 @@ def test_a_full_disk_costs_memory_and_no_row(cluster_here, spilling, training):
     for control in full.controls():
         control.unlocked.tiers.bytes_max = 2**24
     wait_for(lambda: cold_rows(full) > 0 and not any(server.eviction.fault for server in full.processes.values()))
+
+
+def test_rows_that_are_needed_soon_get_the_memory_that_is_kept_free_and_too_little_of_it_is_told(
+    bare_here, training, tmp_path
+):
+    given_bytes = [2**24]
+    servers = bare_here(LAYOUT, 1, spill=Spill(tmp_path, 2**30, lambda used_bytes: given_bytes[0])).place()
+    server, control = servers.processes[0], servers.control(0)
+    server.eviction.close()  # this test says when it looks
+    hand = control.unlocked.tiers.hand
+    workers = [servers.worker(number) for number in range(2)]
+    for worker in workers:
+        worker.begin_pull(LAYOUT.index(np.arange(300))).result()
+    assert control.pulls.batch == (300,)
+    hand.budget_bytes = 0
+    for number, worker in enumerate(workers):
+        training.train_shard(worker, number, attempt=1, length=512)
+    assert control.cold_rows() > 0
+    soon_bytes = 2 * 5 * control.pulls.batch[0] * LAYOUT.row_bytes(0)
+    seen_s = [seen.last_us / 1e6 for seen in control.unlocked.workers().values()]
+    for now_s, wanted in ((min(seen_s) + 9, soon_bytes), (max(seen_s) + 11, 0)):  # five batches of each that trains
+        assert at_hand_bytes(control.pulls, control.unlocked, now_s) == wanted
+    server.eviction._at_hand_bytes = lambda: soon_bytes
+    needed_bytes = (hand.entry_bytes + soon_bytes) / 0.85
+    for given, wanted, is_told in ((2, 2, False), (0.95, 1, False), (0.8, 0.8 / 0.9, True)):
+        given_bytes[0] = int(given * needed_bytes)
+        server.eviction.round()
+        assert hand.budget_bytes == pytest.approx(wanted * needed_bytes, abs=2)
+        assert ("give the server more memory" in server.eviction.fault) == is_told
 
 
 def test_a_row_that_the_disk_has_changed_is_never_served(spilling, training):
