@@ -16,8 +16,8 @@ from .errors import StoreFull
 
 PAGE_BYTES = mmap.PAGESIZE
 _HUGE_BYTES = 2**21
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-_NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python does not name
+PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+NO_RESERVE = 0x4000  # MAP_NORESERVE of Linux, which Python does not name
 POPULATE_WRITE = 23  # MADV_POPULATE_WRITE of Linux 5.14: one call touches all pages
 _STEP_BYTES_MAX = 2**16
 _STEP_SHARE = 8
@@ -48,7 +48,7 @@ class Arena:
         self._whole: Bytes | None = None
         self._parts: list[Bytes] = []
         try:
-            memory = mmap.mmap(-1, parts * self.part_bytes_max + _HUGE_BYTES, flags=_PRIVATE | _NO_RESERVE)
+            memory = mmap.mmap(-1, parts * self.part_bytes_max + _HUGE_BYTES, flags=PRIVATE | NO_RESERVE)
         except OSError:
             self._parts = [np.zeros(0, np.uint8)] * parts
             return

@@ -16,6 +16,7 @@ import mmap
 import numpy as np
 from numpy.typing import NDArray
 
+from ..arena import NO_RESERVE, PRIVATE
 from ..checksums import MULTIPLIER, split_mix
 from ..errors import InputRefused, StoreFull
 
@@ -99,7 +100,7 @@ class Admission:
         while len(self._cells) <= np.searchsorted(_ENDS, counted, side="right"):
             size_bytes = self._buckets * DEPTH * FIRST_WIDTH * 2 ** len(self._cells)
             try:
-                memory = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                memory = mmap.mmap(-1, size_bytes, flags=PRIVATE | NO_RESERVE)
             except OSError as error:
                 raise StoreFull(f"the system refused {size_bytes} bytes for sights of keys: {error}") from error
             self._memory.append(memory)
