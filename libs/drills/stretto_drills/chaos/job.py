@@ -44,11 +44,13 @@ def spec(
     data_workers: int = 0,
     *,
     spills: bool = False,
+    has_policy: bool = False,
 ) -> dict[str, Any]:
     """Return the job: two workers and two servers, which only the schedule changes, and so many data workers.
 
     ``model`` is one of MODELS. Its data come from a store so slow that all of its readers together need at least
-    ``training_s``. ``spills``: its parameter servers get less memory than their rows take.
+    ``training_s``. ``spills``: its parameter servers get less memory than their rows take. ``has_policy``: rare keys
+    get no row, and rows expire.
     """
     ps_memory_bytes = SPILLING_BYTES if spills else 2 * GIB
     return {
@@ -87,6 +89,7 @@ def spec(
                 "ps_memory_bytes": ps_memory_bytes,
             },
         },
+        **({"rows": {"admit": 2, "expire_samples": samples // 8}} if has_policy else {}),
         "checkpoint": {"every_s": 4, "keep": 3},
         "evaluate": 20_480,
     }

@@ -138,7 +138,8 @@ class _Runs:
             intensity = self.wish.intensity
             samples = self.wish.samples or samples_for(intensity)
             spills = schedule is not None and any(each.kind in SPILLING for each in schedule.planned)
-            where = {"data_workers": job.DATA_WORKERS, "spills": spills}
+            has_policy = schedule is not None and spills and schedule.seed % 2 == 1
+            where = {"data_workers": job.DATA_WORKERS, "spills": spills, "has_policy": has_policy}
             spec = job.spec(name, self.wish.model, samples, training_s_for(intensity), **where)
             return await ChaosCourse(target, schedule, self.story.tell).run(spec)
         except asyncio.CancelledError:
