@@ -59,13 +59,12 @@ ASLEEP = np.uint64(1 << 63)
 _ENTRIES, _ROWS, _INDEX, OWNERS, SIZE, CAPACITY, MASK, _SHIFT, _MULTIPLIER, HOT, SLOTS = range(11)
 _WARM_ROWS, _WARM_OWNERS, _WARM, _WARM_SLOTS = range(11, 15)
 _FIELDS = 15
+ARENAS = 6
+"""Ranges of addresses that a part reserves."""
 
 
 class TableParts:
     """The rows of one table, in `count` parts. `heads` [count, _FIELDS] is what a kernel reads: struct part."""
-
-    ARENAS = 6
-    """Ranges of addresses that a part reserves."""
 
     def __init__(self, form: RowFormat, count: int, part_bytes_max: int, *, multiplier: int, shift: int = 0) -> None:
         """`multiplier`: of the index, odd, below 2^64. `shift`: bits by which a key is shifted to give its part."""

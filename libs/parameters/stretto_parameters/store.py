@@ -21,7 +21,7 @@ from .errors import InputRefused
 from .kernels import Kernels
 from .layout import ENTRY_BYTES, Layout, RowFormat
 from .optimizers import Optimizer, schedules
-from .parts import ABSENT, ASLEEP, INDEX_BYTES, STAMPS, TableParts
+from .parts import ABSENT, ARENAS, ASLEEP, INDEX_BYTES, STAMPS, TableParts
 from .policy import PolicyState, RowAccount, Unseen, stamps_of
 from .records import Bools, Code, Own, Progress, Records, check_word, judge
 from .reference import Due, RowGradients
@@ -166,7 +166,7 @@ class Store:
         multiplier = multiplier or secrets.randbits(64) | 1
         self.layout = layout
         self.kernels: Kernels = kernels.load() if library is None else library
-        parts = layout.buckets * len(layout.tables) * TableParts.ARENAS
+        parts = layout.buckets * len(layout.tables) * ARENAS
         part_bytes_max = min(memory_bytes_max, _PART_BYTES_MAX, _ADDRESSES_MAX // max(1, parts))
         self._tables = [
             TableParts(
@@ -407,8 +407,9 @@ class Store:
         bytes_max: of the files, one for each table. warms: memory may have rows rounded to bfloat16. Raises OSError.
         """
         if self.tiers is None and self._tables:
-            self.tiers = Tiers(self._tables, self.kernels, folder, bytes_max, budget_bytes, warms=warms)
-            self.tiers.hand.epoch, self._policy.tiers = self.epoch, self.tiers
+            epoch = (lambda: self.epoch) if warms else None
+            self.tiers = Tiers(self._tables, self.kernels, folder, bytes_max, budget_bytes, epoch)
+            self._policy.tiers = self.tiers
         elif self.tiers is not None:
             self.tiers.hand.budget_bytes = budget_bytes
 
@@ -445,8 +446,6 @@ class Store:
     def next_epoch(self) -> int:
         """End an epoch; return it. Rows that change from now on are those that `since_epoch` of it finds."""
         self.epoch += STAMPS
-        if self.tiers is not None:
-            self.tiers.hand.epoch = self.epoch
         return self.epoch - 1
 
     def export_bucket(self, bucket: int, since_epoch: int = 0) -> tuple[RawBucket, ...]:

@@ -52,15 +52,17 @@ def quality(model: Any, parameters: Any, samples: int) -> dict[str, float]:
     return {"loss": found.loss, "auc": found.auc}
 
 
-def delayed(samples: int, delay: int, *model_options: int) -> dict[str, Any]:
+def delayed(samples: int, delay: int, seed: int = 7, admit: int = 1, warm_in_bytes: int = 0) -> dict[str, Any]:
     """Train in one process, which applies the gradient of every step `delay` steps later.
 
-    model_options: seed of the model, and the sight at which a key gets its row.
+    admit: the sight at which a key gets its row. warm_in_bytes: memory for rows, which round what finds no room; 0: as
+    much as they take.
     """
-    from stretto.engine import Access, Parameters, ParameterServer
+    from stretto.engine import Access, Parameters, ParameterServer, Spill
 
-    model = program(samples, *model_options)
-    server = ParameterServer(0, model.layout)
+    model = program(samples, seed, admit)
+    spill = Spill(None, 0, lambda _: warm_in_bytes, warms=True) if warm_in_bytes else None
+    server = ParameterServer(0, model.layout, spill=spill)
     server.own(range(model.layout.columns))
     parameters = Parameters(model.layout, {0: server.address}, worker=0, access=Access(server.key))
     parameters.seed(model.initial_dense(), model.initial_state())
@@ -81,6 +83,8 @@ def delayed(samples: int, delay: int, *model_options: int) -> dict[str, Any]:
     for late in waiting:
         push(*late)
     measured = {"samples_per_s": samples / seconds, "rows": server.store.categories()}
+    if tiers := server.store.unlocked.tiers:
+        measured |= {"warm": tiers.counts().warm_rows, "dozed": tiers.counts().rows_dozed}
     return {**measured, "bytes": server.store.memory_bytes(), **quality(model, parameters, samples)}
 
 

@@ -34,6 +34,7 @@ from stretto_messages.values import BUCKETS
 from stretto_parameters import kernels
 
 from tests.bench.claims import Claim, above
+from tests.bench.experiments import staleness
 from tests.bench.processes import Process, Servers, ask_all, first_columns, moves_to
 from tests.bench.rows import Row, row, row_at_most
 from tests.bench.training.trainer import Job
@@ -48,6 +49,10 @@ FORETOLD, FORETOLD_ROUNDS = (0.75, 0.5, 0.375), 2
 FORETOLD_BARS = {"reads": 20.0, "steps/s": 10.0}
 PUSH_BAR, MOVES = 2.0, 3
 FOR_EVER_S = 1e6
+WARM_SHARE = 0.75
+"""Share of the bytes in memory where rows may be warm. Of a row of 153 bytes, index included, a warm one takes 93."""
+WARM_BAR = 0.9
+WARM_SAMPLES, WARM_SEEDS = 409_600, (7, 8, 9, 10)
 
 
 CLAIMS = (
@@ -100,14 +105,15 @@ class Turn:
 class Side:
     """A job of two servers and two workers that train `task` from a common checkpoint."""
 
-    def __init__(self, task: str, folder: str, budget_bytes: int = 2**40) -> None:
+    def __init__(self, task: str, folder: str | None, budget_bytes: int = 2**40, *, warms: bool = False) -> None:
         self.job = Job()
         self.job.workers = [
             Process("-m", "tests.bench.training.trainer_worker", f"tests.bench.training.spilling:{task}")
             for _ in range(2)
         ]
         [layout, _] = [worker.ask(do="layout")["layout"] for worker in self.job.workers]
-        self.job.servers = Servers(self.job.engine, layout, spill={"folder": folder, "budget_bytes": budget_bytes})
+        spill = {"folder": folder, "budget_bytes": budget_bytes, "warms": warms}
+        self.job.servers = Servers(self.job.engine, layout, spill=spill)
         self.job.servers.start(2)
         self.job.stream = True
 
@@ -187,8 +193,11 @@ def fill(task: WideDeep, servers: Servers) -> None:
 
 
 @contextmanager
-def sides(name: str, folder: str) -> Iterator[tuple[Side, Side, int]]:
-    """Yield the roomy side, the tight side, and the bytes that the rows of a server take in the first."""
+def sides(name: str, folder: str, share: float, *, warms: bool = False) -> Iterator[tuple[Side, Side, int]]:
+    """Yield the roomy side, the tight side, and the bytes that the rows of a server take in the first.
+
+    share: of these bytes, for the tight side. warms: that one has no disk, and rounds rows.
+    """
     task = TASKS[name]
     with ExitStack() as stack:
         roomy = Side(task.__name__, folder)
@@ -199,11 +208,11 @@ def sides(name: str, folder: str) -> Iterator[tuple[Side, Side, int]]:
         for path, process in zip(paths, roomy.job.servers.processes, strict=True):
             process.ask(do="save", path=path)
         full_bytes = max(each["memory_bytes"] for each in roomy.tiers())
-        tight = Side(task.__name__, folder, int(FORETOLD[0] * full_bytes))
+        tight = Side(task.__name__, None if warms else folder, int(share * full_bytes), warms=warms)
         stack.callback(tight.job.kill)
         tight.load(paths)
         roomy.job.connect()
-        tight.tiers(uncached=True)
+        tight.tiers(uncached=not warms)
         yield roomy, tight, full_bytes
 
 
@@ -259,7 +268,7 @@ def _reads(server: dict[str, Any], budget_bytes: float, pulled: float) -> float:
 def measured(name: str) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         reads_per_s = statistics.median(random_reads_per_s(Path(folder), kernels.load()) for _ in range(5))
-        with sides(name, folder) as (roomy, tight, full_bytes):
+        with sides(name, folder, FORETOLD[0]) as (roomy, tight, full_bytes):
             roomy.turn()
             rows = foretold(name, roomy, tight, full_bytes, reads_per_s)
             tight.tiers(budget_bytes=int(SHARE * full_bytes))
@@ -314,9 +323,48 @@ def at_most_so_many_times(what: str, name: str, bar: float, seconds: Sequence[fl
     return row(f"{what}, {name}", 1e3 * tight_s, "ms", f"<= {bar:g} x", is_met, told, 1e3 * roomy_s)
 
 
+def measured_warm(name: str) -> Row:
+    """Train with three quarters of the bytes in memory and no disk: rows that find no room are rounded."""
+    with tempfile.TemporaryDirectory() as folder, sides(name, folder, WARM_SHARE, warms=True) as (roomy, tight, full):
+        for side in (roomy, tight):
+            side.turn()
+        turns = [(roomy.turn(), tight.turn()) for _ in range(ROUNDS)]
+        found = tight.tiers()
+        counted = {count for side in (roomy, tight) for each in side.tiers() for count in each["samples"] if count}
+    ratio = statistics.median(mine.rate / room.rate for room, mine in turns)
+    most, warm = max(each["memory_bytes"] for each in found), sum(each["warm_rows"] for each in found)
+    note = (
+        f"{WARM_SHARE:g} of {full / 1e6:.0f} MB a server ({most / 1e6:.0f} at the end), {warm} rows warm, "
+        f"{sum(each['rows_dozed'] for each in found)} departures; books {'exact' if len(counted) <= 2 else 'NOT EXACT'}"
+    )
+    rates = [statistics.median(turn[side].rate for turn in turns) for side in (1, 0)]
+    what = f"a model {1 / WARM_SHARE:.2f} x its memory, warm rows, no disk, {name}"
+    return row(what, rates[0], "steps/s", f">= {WARM_BAR:g} x", ratio >= WARM_BAR, note, rates[1], ratio)
+
+
+def measured_loss() -> Row:
+    """Train with several seeds, in turns with memory for all rows and with warm ones."""
+    turns: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for seed in WARM_SEEDS:
+        exact = staleness.measured("delayed", WARM_SAMPLES, 0, seed)
+        memory_bytes = int(WARM_SHARE * exact["bytes"])
+        turns.append((exact, staleness.measured("delayed", WARM_SAMPLES, 0, seed, 1, memory_bytes)))
+    losses = [[each["loss"] for each in side] for side in zip(*turns, strict=True)]
+    spread = statistics.stdev(losses[0])
+    changes = [warm - exact for exact, warm in zip(*losses, strict=True)]
+    change = statistics.mean(changes)
+    [dozed, warm] = [statistics.mean(each[name] for _, each in turns) for name in ("dozed", "warm")]
+    note = (
+        f"float32 {statistics.mean(losses[0]):.5f}, its deviation over {len(turns)} seeds {spread:.5f}; by seed "
+        f"{np.round(changes, 5)}; {dozed:.0f} departures, {warm:.0f} of {turns[0][1]['rows']} rows warm at the end"
+    )
+    told = f"<= {spread:.5f} either way"
+    return row("held-out loss, warm rows: change", change, "", told, abs(change) <= spread, note)
+
+
 def run() -> list[Row]:
-    """Return the rows of both streams."""
-    return [each for name in TASKS for each in measured(name)]
+    """Return the rows of both streams, and of warm rows."""
+    return [*(each for name in TASKS for each in measured(name)), *map(measured_warm, TASKS), measured_loss()]
 
 
 if __name__ == "__main__":

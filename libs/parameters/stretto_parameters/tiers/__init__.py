@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -81,12 +81,11 @@ class Tiers:
         folder: Path | None,
         bytes_max: int,
         budget_bytes: int,
-        *,
-        warms: bool = False,
+        epoch: Callable[[], int] | None = None,
     ) -> None:
-        """Have logs in a folder, which is made if it is not there; None: no row is cold. warms: rows may be warm.
+        """Have logs in a folder, which is made if it is not there; None: no row is cold.
 
-        Raises OSError.
+        epoch: returns the store's epoch, in which rows become warm; None: no row does. Raises OSError.
         """
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -95,7 +94,7 @@ class Tiers:
         self.bytes_max = bytes_max
         self.logs: list[RowLog] = []
         self.logs += (RowLog(folder, table.form, self._room_bytes, kernels) for table in tables)
-        self.hand = Hand(tables, self.logs, kernels, budget_bytes, has_disk=folder is not None, warms=warms)
+        self.hand = Hand(tables, self.logs, kernels, budget_bytes, folder is not None, epoch)
         self._kernels = kernels
         self.loading = Loading(tables, self.logs, self.hand, kernels)
 

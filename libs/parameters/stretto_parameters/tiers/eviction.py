@@ -11,7 +11,7 @@ hand chooses them, at its next pass after the one that made them warm.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..errors import LogFull
 from ..kernels import Kernels
-from ..parts import ABSENT, ASLEEP, STAMPS, TableParts, split
+from ..parts import ABSENT, ASLEEP, TableParts, split
 from .log import RowLog
 
 F32 = NDArray[np.float32]
@@ -33,8 +33,10 @@ _SLICE_STEPS = 2**16
 """Entries that the hand passes for them."""
 _SHARE = 8
 """An eviction takes an eighth of a part's rows in memory at most: parts shrink alike."""
-LOW, HIGH = 0.85, 0.90
-"""Eviction begins when the tables take more than `HIGH` of the budget, and ends at `LOW`."""
+_LOW, _HIGH = 0.85, 0.90
+"""Eviction begins when the tables take more than `_HIGH` of the budget, and ends at `_LOW`."""
+_LOW_WITHOUT_DISK, _HIGH_WITHOUT_DISK = 0.90, 0.93
+"""Rounding waits for nothing, so that fewer rows come meanwhile."""
 _PASSES = 3
 """A row that the batch at hand needs is as hot as can be, and survives as many passes of the hand."""
 _NOTHING: U64 = np.zeros(0, np.uint64)
@@ -58,8 +60,7 @@ class Victims:
 class Hand:
     """The clock hand of each part of a store's tables. budget_bytes: the most that the tables may take.
 
-    Where nothing can be written, the tables take more: that is better than to lose rows. epoch: that of the store, in
-    which rows change that rounding changes.
+    Where nothing can be written, the tables take more: that is better than to lose rows.
     """
 
     def __init__(
@@ -68,17 +69,20 @@ class Hand:
         logs: Sequence[RowLog],
         kernels: Kernels,
         budget_bytes: int,
-        *,
-        has_disk: bool = True,
-        warms: bool = False,
+        has_disk: bool,
+        epoch: Callable[[], int] | None,
     ) -> None:
-        """Begin with each hand at the last row. has_disk: rows may become cold. warms: rows may become warm, where that
-        makes them smaller."""
+        """Begin with each hand at the last row.
+
+        has_disk: rows may become cold. epoch: returns the epoch of the store, in which rows become warm where that
+        makes them smaller; None: no row does.
+        """
         self.tables = tables
         self.budget_bytes = budget_bytes
-        self.epoch = STAMPS
         self.has_disk = has_disk
-        self.warms = [warms and table.form.warm_bytes < table.form.row_bytes for table in tables]
+        self.low, self.high = (_LOW, _HIGH) if has_disk else (_LOW_WITHOUT_DISK, _HIGH_WITHOUT_DISK)
+        self._epoch = epoch or (lambda: 0)
+        self.warms = [epoch is not None and table.form.warm_bytes < table.form.row_bytes for table in tables]
         self._logs = logs
         self._kernels = kernels
         self._hands: list[I64] = [np.zeros(len(table.heads), np.int64) for table in tables]
@@ -142,7 +146,7 @@ class Hand:
 
     def is_full(self) -> bool:
         """Return whether rows have to be evicted."""
-        return self.used_bytes > HIGH * self.budget_bytes
+        return self.used_bytes > self.high * self.budget_bytes
 
     def can_evict(self) -> bool:
         """Return whether any row may become warm or cold."""
@@ -164,7 +168,7 @@ class Hand:
 
     def is_relieved(self) -> bool:
         """Return whether enough rows were evicted."""
-        return self.used_bytes <= LOW * self.budget_bytes
+        return self.used_bytes <= self.low * self.budget_bytes
 
     def choose(self) -> Victims | None:
         """Copy some rows that may become cold, of the next parts of a table; None: none may yet, or some became warm.
@@ -227,7 +231,7 @@ class Hand:
         """Make cool hot rows of a part warm. Raises StoreFull."""
         table = self.tables[number]
         table.grow_warm(part, table.warm(part) + len(places))
-        dozed = self._kernels.doze(table, places, self.epoch)
+        dozed = self._kernels.doze(table, places, self._epoch())
         assert dozed == len(places), f"{len(places) - dozed} rows found no room: grow the warm rows before"
         self.rows_dozed += dozed
         table.trim(part)

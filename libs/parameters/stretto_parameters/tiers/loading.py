@@ -11,7 +11,7 @@ from ..kernels import Kernels
 from ..layout import ENTRY_BYTES
 from ..parts import INDEX_BYTES_MAX, TableParts
 from ..reference import is_rounded
-from .eviction import LOW, Hand
+from .eviction import Hand
 from .log import RowLog
 
 Bools = NDArray[np.bool_]
@@ -33,7 +33,7 @@ class Loading:
 
     def expect(self, rows: Sequence[int]) -> None:
         """Share the budget among rows to be loaded, `rows` by table. []: whatever comes may be hot."""
-        room_bytes = LOW * self._hand.budget_bytes - self._hand.used_bytes - sum(rows) * _BESIDE_BYTES
+        room_bytes = self._hand.low * self._hand.budget_bytes - self._hand.used_bytes - sum(rows) * _BESIDE_BYTES
         all_bytes = sum(count * table.form.row_bytes for count, table in zip(rows, self._tables, strict=False))
         self.hot_share = min(1.0, max(0.0, room_bytes / all_bytes)) if all_bytes else 1.0
 
@@ -41,7 +41,7 @@ class Loading:
         """Return whether `rows` more rows of a table may all be hot, or can be nothing else."""
         if not (self._hand.has_disk or self._hand.warms[number]):
             return True
-        room_bytes = LOW * self._hand.budget_bytes - self._hand.used_bytes
+        room_bytes = self._hand.low * self._hand.budget_bytes - self._hand.used_bytes
         return self.hot_share >= 1.0 and rows * (self._tables[number].form.row_bytes + _BESIDE_BYTES) <= room_bytes
 
     def load(self, number: int, part: int, keys: U64, rows: F32, epoch: int) -> None:
@@ -83,7 +83,7 @@ class Loading:
 
     def _room_for(self, number: int, rows: int) -> int:
         """Return the bytes that the words of so many rows of a part may take in memory."""
-        room_bytes = LOW * self._hand.budget_bytes - self._hand.used_bytes - rows * _BESIDE_BYTES
+        room_bytes = self._hand.low * self._hand.budget_bytes - self._hand.used_bytes - rows * _BESIDE_BYTES
         return int(max(0.0, min(self.hot_share * rows * self._tables[number].form.row_bytes, room_bytes)))
 
     def _loaded(self, number: int, rows: F32) -> tuple[Bools, Bools]:

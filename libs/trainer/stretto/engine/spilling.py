@@ -25,7 +25,7 @@ from stretto_parameters import LogDamaged, RowsAsleep, Store, Tiers
 from stretto_parameters.kernels import Kernels
 from stretto_parameters.layout import PAGE_BYTES
 from stretto_parameters.tiers import Asleep
-from stretto_parameters.tiers.eviction import HIGH, LOW, Hand, Victims
+from stretto_parameters.tiers.eviction import Hand, Victims
 from stretto_parameters.tiers.reuse import ReuseDistances
 
 from ..errors import ServerEmptied
@@ -50,6 +50,8 @@ _ACTIVE_S = 10.0
 """Seconds since its last push in which a worker counts as one that trains."""
 _AT_HAND = 5
 """Batches of a worker whose rows are to be hot: the one that it computes with, the next one, and three to come."""
+_GAP_S = 1e-4
+"""Pause after a slice of which nothing is to be written: who waits for the lock gets it before the next slice does."""
 _SLICES = 64
 """Slices after which an eviction looks at its budget again."""
 
@@ -261,8 +263,8 @@ class Eviction:
         are read twice.
         """
         given_bytes = self._spill.budget_bytes(hand.used_bytes)
-        needed_bytes = int((hand.entry_bytes + self._at_hand_bytes()) / LOW)
-        hand.budget_bytes = max(given_bytes, min(needed_bytes, int(given_bytes / HIGH)))
+        needed_bytes = int((hand.entry_bytes + self._at_hand_bytes()) / hand.low)
+        hand.budget_bytes = max(given_bytes, min(needed_bytes, int(given_bytes / hand.high)))
         if needed_bytes <= hand.budget_bytes:
             return ""
         return (
@@ -283,6 +285,8 @@ class Eviction:
                     raise
             elif hand.is_relieved() or not hand.can_evict():
                 return
+            else:
+                time.sleep(_GAP_S)
             written = victims
 
     def _next(self, hand: Hand, written: Victims | None, *, is_last: bool) -> Victims | None:
