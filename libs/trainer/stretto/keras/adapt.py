@@ -347,17 +347,24 @@ class AdaptedModel:
 
     # --- tables of the store ------------------------------------------------------------------------------
 
-    def divide(self, *, is_restored: bool = False) -> None:
+    @property
+    def paths(self) -> list[str]:
+        """The paths of the layers whose rows are on the servers."""
+        return [cast("Original", original_of(layer)).path for layer in self._lookups]
+
+    def divide(self, rule_of: Callable[[str], int], *, is_restored: bool = False) -> None:
         """Decide which layers share a table, and in which form their rows are gathered.
 
-        is_restored: the weights of the model come from an earlier one.
+        rule_of: returns the number of a layer's update rule by its path. is_restored: the weights of the model come
+        from an earlier one.
         """
         layers: list[TableLayer] = []
         for layer in self._lookups:
             original = cast("Original", original_of(layer))
             penalty = penalty_of(layer, original.regularizer)
             start = start_of(layer, self._weights[id(layer)], is_restored=is_restored)
-            layers.append(TableLayer(layer, original.path, layer.input_dim, layer.output_dim, start, penalty))
+            shape, rule = (layer.input_dim, layer.output_dim), rule_of(original.path)
+            layers.append(TableLayer(layer, original.path, *shape, start, penalty, rule=rule))
         self.tables = Tables(layers, self._parts)
 
     def _parts(self, members: Sequence[TableLayer]) -> tuple[Part, ...]:

@@ -21,7 +21,7 @@ from ..errors import ModelRefused
 from ..model.adapted import AdaptedProgram
 from ..model.entry_point import Task
 from ..model.evaluate import check_metrics
-from ..model.fidelity import check_numbers, check_update, is_close, refusing
+from ..model.fidelity import check_numbers, check_updates, is_close, refusing
 from ..model.form import INPUT, DirectReading, numbered
 from ..model.one_step import Trial
 from ..model.program import Inputs, Judged, Metrics, Options
@@ -33,7 +33,7 @@ from .lookups import Feeding, calling
 from .objective import CompiledMetrics, ComputedMetrics, Objective, Output, ends_in_sigmoid
 from .plain import loss_of_lookups
 from .private import compiled_loss, compiled_metrics, takes_training, total_loss
-from .program import KerasProgram, cut
+from .program import KerasProgram, cut, keras_updates
 
 log = logging.getLogger("stretto.keras")
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -90,13 +90,13 @@ class AdaptedKerasProgram(AdaptedKerasBatches, KerasProgram):
         try:
             with self._refusing():
                 self._adapted.record([*form.first, *form.targets(form.first_targets)])
-                self._adapted.divide(is_restored=bool(options.restore_from))
-            super().__init__(
-                task, model, options, Inputs(self._adapted.tables.rows, {}), self._adapted.separate_variables
-            )
+                updates = keras_updates(task, model, options, self._adapted.paths)
+                self._adapted.divide(updates.rule_of, is_restored=bool(options.restore_from))
+            inputs = Inputs(self._adapted.tables.rows, {})
+            super().__init__(task, model, options, inputs, updates, self._adapted.separate_variables)
             self._tables = self._adapted.tables
             self.embeddings = self._tables.embeddings
-            check_update(self.embeddings, self.update, "use a uniform embeddings_initializer")
+            check_updates(self.embeddings, updates, "use a uniform embeddings_initializer")
             self._decide(outputs)
             self._compare(expected)
         except BaseException:

@@ -75,7 +75,7 @@ def from_keras(given: Any, batch_size: int) -> Update:
         clipping = Clipping(config.get("clipvalue"), config.get("clipnorm"), config.get("global_clipnorm"))
     except InputRefused as error:
         raise ModelRefused(f"optimizer = {name}: {error}") from error
-    return Update(made(name, lambda: _RULES[name](rate, config)), clipping)
+    return Update(made(name, lambda: _RULES[name](rate, config)), clipping, given=given)
 
 
 def _rate(name: str, given: Any, batch_size: int) -> Rate:

@@ -12,7 +12,7 @@ from stretto_parameters.keys import restore as keys_of_stored
 
 from ..engine.layout import F32
 from ..model.keys import VALUE_BITS
-from ..model.one_step import OtherIds, Plain, Reference, Slices, Stepped, Trial
+from ..model.one_step import OtherIds, Plain, Reference, Ruled, Slices, Stepped, Trial, summed
 from ..optimizers import Clipping
 from .lookups import Cut, calling
 
@@ -26,17 +26,16 @@ class PlainKeras(Plain):
         trained: Mapping[str, Any],
         states: Mapping[str, Any],
         inputs: Collection[str],
-        rule: Any | Reference,
+        rules: Sequence[Ruled],
+        together: Clipping,
     ) -> None:
-        """Take a model. loss: calls it. trained, states: variables by name; inputs: those tables among `trained`, whose
-        rows are inputs of the model. rule: a fresh optimizer of Keras, or the reference of the servers' own.
+        """Take a model. loss: calls it. states: variables by name; inputs: those tables among `trained`, whose rows are
+        inputs of the model. trained, rules, together: as in `Plain`.
         """
-        self.largest: dict[str, F32] = {}
+        super().__init__(trained, rules, together)
         self._loss = loss
-        self._trained = trained
         self._states = states
         self._inputs = inputs
-        self._rule = rule
 
     def step(self) -> Stepped:
         """Train the batch once."""
@@ -50,15 +49,23 @@ class PlainKeras(Plain):
         for name, each in gradients.items():
             if each is not None:
                 self.saw(name, tf.convert_to_tensor(each).numpy())
-        if isinstance(self._rule, Reference):
-            weights = {name: each.numpy() for name, each in self._trained.items()}
-            given = {name: _array(each, weights[name]) for name, each in gradients.items()}
-            for name, value in self._rule.apply(weights, given).items():
-                self._trained[name].assign(value)
-        elif found:
-            self._rule.apply(found, [*self._trained.values()])
+        if self._together:
+            arrays = {name: _array(each, self._trained[name].numpy()) for name, each in gradients.items()}
+            sums, _ = summed(arrays, self._together)
+            gradients = {n: None if each is None else tf.convert_to_tensor(sums[n]) for n, each in gradients.items()}
+        for each in self._rules:
+            self._update(each.rule, {name: gradients[name] for name in each.names})
         both = {**self._trained, **self._states}
         return Stepped(float(loss), {name: np.array(each.numpy()) for name, each in both.items()})
+
+    def _update(self, rule: Any | Reference, gradients: Mapping[str, Any]) -> None:
+        if isinstance(rule, Reference):
+            weights = {name: self._trained[name].numpy() for name in gradients}
+            given = {name: _array(each, weights[name]) for name, each in gradients.items()}
+            for name, value in rule.apply(weights, given).items():
+                self._trained[name].assign(value)
+        else:
+            rule.apply([*gradients.values()], [self._trained[name] for name in gradients])
 
 
 def loss_of_lookups(

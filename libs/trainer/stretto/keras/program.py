@@ -18,7 +18,7 @@ import tensorflow as tf
 from ..engine.layout import F32, KeyBatch
 from ..errors import ModelRefused
 from ..model.entry_point import Task
-from ..model.one_step import REPEATED, Reference, Trial
+from ..model.one_step import REPEATED, Reference, Ruled, Trial
 from ..model.program import (
     LARGEST_EMBEDDING,
     ROWS,
@@ -35,8 +35,10 @@ from ..model.program import (
     pieces,
     size_of,
     state_refused,
+    updates_of,
 )
 from ..model.reading import Feature
+from ..optimizers import Clipping, Updates
 from ..readers import Batch
 from .objective import check_steps
 from .optimizer import from_keras
@@ -51,7 +53,13 @@ class KerasProgram(ProgramBase):
     clips_values = True
 
     def __init__(
-        self, task: Task, model: Any, options: Options, inputs: Inputs, apart: AbstractSet[int] = frozenset()
+        self,
+        task: Task,
+        model: Any,
+        options: Options,
+        inputs: Inputs,
+        updates: Updates,
+        apart: AbstractSet[int] = frozenset(),
     ) -> None:
         """Take the variables of a model, except ids in `apart`: these have their rows elsewhere, or never change.
 
@@ -72,14 +80,8 @@ class KerasProgram(ProgramBase):
                     "after each update, and the servers do not: compute the weights that are used from free ones in "
                     "the layer's call, as by keras.ops.softplus, or leave it out"
                 )
-        super().__init__(
-            task,
-            options,
-            inputs,
-            Variables(_shapes_of(self._trainable), _shapes_of(self._states())),
-            getattr(model, "optimizer", None),
-            lambda given: from_keras(given, options.batch_size),
-        )
+        variables = Variables(_shapes_of(self._trainable), _shapes_of(self._states()))
+        super().__init__(task, options, inputs, variables, updates)
         # counters of random layers stay in this process: they are no parameters
         self._local = [tf.identity(v.value) for v, s in zip(self._fixed, self._is_state, strict=True) if not s]
 
@@ -181,11 +183,11 @@ class KerasProgram(ProgramBase):
         trained = dict(zip(names, [*tables, *self._trainable], strict=False))
         states = dict(zip(names[len(trained) :], self._states(), strict=True))
         seeds = [v for v, is_state in zip(self._fixed, self._is_state, strict=True) if not is_state]
-        given = getattr(self.task, "optimizer", None) or getattr(self.model, "optimizer", None)
-        is_of_keras = isinstance(given, keras.optimizers.Optimizer)
-        rule: Any = Reference(self.update, self.batch_size, names[: len(tables)])
-        if is_of_keras:
-            rule = fresh(given, self.update.clipping)
+        rules: list[Ruled] = []
+        for number, ruled in self._ruled(trial.keys).items():
+            rule = self.updates.rules[number]
+            own = Reference(rule, self.batch_size, names[: len(tables)])
+            rules.append(Ruled(own if rule.given is None else fresh(rule.given, rule.clipping), ruled))
         before = [(each, each.numpy()) for each in self._held]
         try:
             for name, variable in {**trained, **states}.items():
@@ -193,7 +195,8 @@ class KerasProgram(ProgramBase):
             for variable, value in zip(seeds, self._local, strict=True):
                 variable.assign(value)
             inputs = [] if self.embeddings else names[: len(tables)]
-            yield PlainKeras(lambda: self._plain_loss(tables, trial), trained, states, inputs, rule)
+            together = Clipping(global_norm=self.updates.global_norm)
+            yield PlainKeras(lambda: self._plain_loss(tables, trial), trained, states, inputs, rules, together)
         finally:
             for variable, value in before:
                 variable.assign(value)
@@ -239,19 +242,19 @@ class KerasProgram(ProgramBase):
         found = cast(
             "list[Any]", tape.gradient(loss, [*rows, *variables], unconnected_gradients=tf.UnconnectedGradients.ZERO)
         )
-        clipping = self.update.clipping
-        if clipping.value is not None:  # each occurrence of a row by itself, as Keras does
-            limit, pairs = clipping.value, zip(found, [*self._adds_squares(), *[True] * len(variables)], strict=True)
-            found = [tf.clip_by_value(g if each else tf.convert_to_tensor(g), -limit, limit) for g, each in pairs]
+        of_tables = [of.rule for of in self.tables.values()]
+        adds = [*self._adds_squares(), *[True] * len(variables)]
+        numbers = [*of_tables, *[self.updates.of_dense] * len(variables)]
+        found = [self._within(*each) for each in zip(found, numbers, adds, strict=True)]
         of_rows = [_of_unique(gradient, of) for gradient, of in zip(found, rows, strict=False)]
-        takes = self.update.optimizer.TAKES_SQUARES or clipping.norm is not None or clipping.global_norm is not None
-        added = [each and takes for each in self._adds_squares()]
+        added = [each and self._takes_squares(rule) for each, rule in zip(self._adds_squares(), of_tables, strict=True)]
         squares = [
             _of_unique(gradient, of, squared=True) if is_added else None
             for gradient, of, is_added in zip(found, rows, added, strict=False)
         ]
         of_pieces = found[len(rows) :]
         of_dense = tf.concat([tf.reshape(g, (-1,)) for g in of_pieces], axis=0) if of_pieces else tf.zeros_like(dense)
+        takes = self._takes_squares(self.updates.of_dense)
         is_looked_up = any(isinstance(each, tf.IndexedSlices) for each in of_pieces) and takes
         squared = [_of_unique(g, of, squared=True) for g, of in zip(of_pieces, variables, strict=True)]
         dense_squares = tf.concat([tf.reshape(g, (-1,)) for g in squared], axis=0) if is_looked_up else None
@@ -259,6 +262,20 @@ class KerasProgram(ProgramBase):
         delta = tf.concat(moved, axis=0) - state if moved else tf.zeros_like(state)
         local = [v for v, s in zip(fixed, self._is_state, strict=True) if not s]
         return loss, of_rows, squares, of_dense, dense_squares, delta, local
+
+    def _within(self, gradient: Any, rule: int, is_sliced: bool) -> Any:
+        """Return a gradient whose values are within the limit of its rule. is_sliced: each occurrence of a row is
+        limited by itself, as Keras does."""
+        limit = self.updates.rules[rule].clipping.value
+        if limit is None:
+            return gradient
+        return tf.clip_by_value(gradient if is_sliced else tf.convert_to_tensor(gradient), -limit, limit)
+
+    def _takes_squares(self, rule: int) -> bool:
+        """Return whether the squares of occurrences count, in the update or in the norm that is limited."""
+        limits = self.updates.limits_of(rule)
+        is_limited = limits.norm is not None or limits.global_norm is not None
+        return self.updates.rules[rule].optimizer.TAKES_SQUARES or is_limited
 
     def _check_unassigned(self, scope: Any, given: Sequence[Any]) -> None:
         """Raise ModelRefused for a trainable variable that the model's own code assigns in its call."""
@@ -297,7 +314,8 @@ class RowsProgram(KerasProgram):
         self._loss: Callable[[Any, Any], Any] = own or keras.losses.BinaryCrossentropy(
             from_logits=not self._probability
         )
-        super().__init__(task, model, options, inputs)
+        updates = keras_updates(task, model, options, [*inputs.tables])
+        super().__init__(task, model, options, inputs.ruled(updates), updates)
         self._specs = {
             name: tf.TensorSpec(tensor.shape, tensor.dtype, name=name)
             for name, tensor in zip(self._names, model.inputs, strict=True)
@@ -368,6 +386,13 @@ class RowsProgram(KerasProgram):
 
 
 # --- what can be trained ------------------------------------------------------------------------------------
+
+
+def keras_updates(task: Task, model: Any, options: Options, tables: Sequence[str]) -> Updates:
+    """Return the updates of a model with these tables: the task's, the compiled model's or the specification's."""
+    given = getattr(task, "optimizer", None)
+    given = getattr(model, "optimizer", None) if given is None else given
+    return updates_of(task, options, given, lambda each: from_keras(each, options.batch_size), tables)
 
 
 def _check(model: Any) -> None:

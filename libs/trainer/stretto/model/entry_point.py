@@ -23,7 +23,8 @@ class Task(Protocol):
     """The object that a user writes.
 
     ``keys`` may be left out: then ``batch["categorical"]`` [n, fields] is offset by field. Optional attributes:
-    ``optimizer`` (a name, or an unused optimizer of Keras, PyTorch or stretto.optimizers), ``clipping``
+    ``optimizer`` (a name, an unused optimizer of Keras, PyTorch or stretto.optimizers, a mapping of these by table,
+    ``rows`` and ``dense``; of PyTorch also a list, or a function of the model that returns any of these), ``clipping``
     (stretto.optimizers.Clipping), ``loss(label, output)`` (a scalar or one value a sample; modules and functions of
     torch.nn are called as PyTorch does, with the output first), and for PyTorch ``tables`` (the floats per row of each
     argument ``rows_…`` of ``forward``).

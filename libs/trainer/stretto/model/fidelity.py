@@ -12,7 +12,7 @@ from stretto_parameters.optimizers import AdamW, Ftrl
 
 from ..engine.layout import F32
 from ..errors import DataError, ModelRefused
-from ..optimizers import Update
+from ..optimizers import Updates
 from .program import EmbeddingRows
 
 _TOLERANCE = 1e-4
@@ -58,17 +58,17 @@ def check_numbers(outputs: Sequence[NDArray[Any]], names: Sequence[str], samples
             )
 
 
-def check_update(embeddings: Sequence[EmbeddingRows], update: Update, remedy: str) -> None:
+def check_updates(embeddings: Sequence[EmbeddingRows], updates: Updates, remedy: str) -> None:
     """Raise ModelRefused for an optimizer that decays weights, where differences to initial values are kept."""
-    rule = update.optimizer
-    decays = isinstance(rule, Ftrl) or (isinstance(rule, AdamW) and rule.weight_decay != 0)
-    kept = next((each for each in embeddings if each.initial is not None), None)
-    if decays and kept is not None:
-        raise ModelRefused(
-            f"layer {kept.layer} has initial values of its own, and the servers keep the differences to them, "
-            f"which {type(rule).__name__} would decay in the place of the weights; {remedy}, or an optimizer without "
-            "decay of weights"
-        )
+    for each in embeddings:
+        rule = updates.rules[updates.rule_of(each.layer)].optimizer
+        decays = isinstance(rule, Ftrl) or (isinstance(rule, AdamW) and rule.weight_decay != 0)
+        if decays and each.initial is not None:
+            raise ModelRefused(
+                f"layer {each.layer} has initial values of its own, and the servers keep the differences to them, "
+                f"which {type(rule).__name__} would decay in the place of the weights; {remedy}, or an optimizer "
+                "without decay of weights"
+            )
 
 
 def probability(output: NDArray[Any], *, is_logit: bool) -> F32:

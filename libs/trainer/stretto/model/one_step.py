@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ from stretto_parameters import EVERY_KEY, Own, Push, Store
 
 from ..engine.layout import F32, KeyBatch, Layout
 from ..errors import DataError, ModelRefused, StrettoError
-from ..optimizers import Update
+from ..optimizers import Clipping, Update, Updates
 from ..readers import Batch
 
 STEPS = 2
@@ -47,11 +47,29 @@ class Stepped:
     values: Mapping[str, F32]
 
 
+@dataclass(frozen=True, slots=True)
+class Ruled:
+    """An update rule with the names of the variables that have it.
+
+    rule: a fresh optimizer of the framework over these, or a `Reference` where it has none. limits: of their gradients,
+    where an optimizer knows none itself.
+    """
+
+    rule: Any
+    names: Sequence[str]
+    limits: Clipping = field(default_factory=Clipping)
+
+
 class Plain(ABC):
     """The user's model as its framework trains it."""
 
-    largest: dict[str, F32]
-    """The largest sizes of the gradients of each trained value so far, by name."""
+    def __init__(self, trained: Mapping[str, Any], rules: Sequence[Ruled], together: Clipping) -> None:
+        """Take a model. trained: variables by name; rules: what updates them; together: limits of all gradients."""
+        self.largest: dict[str, F32] = {}
+        """The largest sizes of the gradients of each trained value so far, by name."""
+        self._trained = trained
+        self._rules = rules
+        self._together = together
 
     @abstractmethod
     def step(self) -> Stepped:
@@ -79,7 +97,7 @@ class Compared(Protocol):
     framework: str
     """Keras or PyTorch."""
     layout: Layout
-    update: Update
+    updates: Updates
     batch_size: int
     first_samples: int
     is_rounded: bool
@@ -278,7 +296,7 @@ class Reference:
 
     def apply(self, weights: Mapping[str, F32], gradients: Mapping[str, F32 | Slices]) -> dict[str, F32]:
         """Return the weights after a step."""
-        sums, squares = self._limited(gradients)
+        sums, squares = summed(gradients, self._update.clipping)
         samples = self._steps * self._batch_size
         self._steps += 1
         found: dict[str, F32] = {}
@@ -294,15 +312,15 @@ class Reference:
             found[name] = w.reshape(weight.shape)
         return found
 
-    def _limited(self, gradients: Mapping[str, F32 | Slices]) -> tuple[dict[str, F32], dict[str, F32]]:
-        """Return sums and squares within the limits, as Keras has them: a global norm adds slices up."""
-        limits = self._update.clipping
-        values = {name: each.values if isinstance(each, Slices) else each for name, each in gradients.items()}
-        clipped = dict(zip(values, limits.apply([*values.values()]), strict=True))
-        sums: dict[str, F32] = {}
-        squares: dict[str, F32] = {}
-        for name, each in gradients.items():
-            of = each.summed if isinstance(each, Slices) else np.asarray
-            sums[name] = of(clipped[name])
-            squares[name] = of(np.square(clipped[name])) if limits.global_norm is None else np.square(sums[name])
-        return sums, squares
+
+def summed(gradients: Mapping[str, F32 | Slices], limits: Clipping) -> tuple[dict[str, F32], dict[str, F32]]:
+    """Return sums and squares of gradients within limits, as Keras has them: a global norm adds slices up."""
+    values = {name: each.values if isinstance(each, Slices) else each for name, each in gradients.items()}
+    clipped = dict(zip(values, limits.apply([*values.values()]), strict=True))
+    sums: dict[str, F32] = {}
+    squares: dict[str, F32] = {}
+    for name, each in gradients.items():
+        of = each.summed if isinstance(each, Slices) else np.asarray
+        sums[name] = of(clipped[name])
+        squares[name] = of(np.square(clipped[name])) if limits.global_norm is None else np.square(sums[name])
+    return sums, squares

@@ -14,7 +14,7 @@ from stretto_parameters import EVERY_KEY, RowPolicy
 
 from ..engine.layout import F32, KeyBatch, Layout, Table
 from ..errors import ModelRefused
-from ..optimizers import Update, resolve
+from ..optimizers import Update, Updates, check_dense, resolve
 from ..readers import Batch
 from .entry_point import Task
 from .one_step import Compared
@@ -189,7 +189,8 @@ class Metrics(ABC):
 class Options:
     """The settings of a job that its model depends on (ModelSpec, DatasetSpec)."""
 
-    optimizer: str = "adagrad"
+    optimizer: str | Mapping[str, object] = "adagrad"
+    """A name, or what a task's `optimizer` may be, by `dense` and `rows`."""
     learning_rate: float = 0.05
     batch_size: int = 512
     """Samples of a step: a schedule by steps becomes one by samples."""
@@ -221,7 +222,7 @@ class Rows:
 
     initial_scale, distribution: of the weights that rows begin with. is_difference: a row is added to initial values of
     its own.
-    base: the digest of these, if they are not one number.
+    base: the digest of these, if they are not one number. rule: the number of the update rule of the rows.
     """
 
     fields: int | None
@@ -230,6 +231,7 @@ class Rows:
     is_difference: bool = False
     base: str = ""
     distribution: Literal["uniform", "normal"] = "uniform"
+    rule: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +240,10 @@ class Inputs:
 
     tables: Mapping[str, Rows]
     features: Mapping[str, Feature]
+
+    def ruled(self, updates: Updates) -> Inputs:
+        """Return the inputs with the rule of each table, by its name."""
+        return replace(self, tables={name: replace(of, rule=updates.rule_of(name)) for name, of in self.tables.items()})
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,10 +273,9 @@ class ProgramBase(BatchReader, ABC):
         options: Options,
         inputs: Inputs,
         variables: Variables,
-        optimizer: object,
-        foreign: Callable[[Any], Update],
+        updates: Updates,
     ) -> None:
-        """Lay out the parameters. optimizer: the compiled model's, if any; foreign: reads a framework's optimizer."""
+        """Lay out the parameters. Raises ModelRefused for those without an update rule."""
         super().__init__(task, {name: of.fields for name, of in inputs.tables.items()}, inputs.features)
         self.tables = inputs.tables
         self.batch_size = options.batch_size
@@ -279,20 +284,13 @@ class ProgramBase(BatchReader, ABC):
         self._shapes = [*variables.shapes.values()]
         self._state_names = [*variables.states]
         self._state_shapes = [*variables.states.values()]
-        given = getattr(task, "optimizer", None)
-        self.update = resolve(
-            optimizer if given is None else given,
-            foreign,
-            clipping=getattr(task, "clipping", None),
-            kind=options.optimizer,
-            learning_rate=options.learning_rate,
-            batch_size=options.batch_size,
-        )
-        rule = self.update.optimizer
+        check_dense(updates, self._parameter_names)
+        self.updates = updates
+        rules = [each.optimizer for each in updates.rules]
         self.layout = Layout(
             tables=tuple(
                 Table(
-                    *(of.dimension, rule, options.seed + i, of.initial_scale, options.row_weights, of.base),
+                    *(of.dimension, rules[of.rule], options.seed + i, of.initial_scale, options.row_weights, of.base),
                     distribution=of.distribution,
                 )
                 for i, of in enumerate(self.tables.values())
@@ -301,7 +299,7 @@ class ProgramBase(BatchReader, ABC):
             buckets=BUCKETS,
             slices=SLICES,
             state_size=sum(map(size_of, self._state_shapes)),
-            optimizer=rule,
+            optimizer=rules[updates.of_dense],
             rows=options.rows,
         )
 
@@ -342,7 +340,7 @@ class ProgramBase(BatchReader, ABC):
             raise ModelRefused(
                 f"the loss is {found.loss}: training diverged; lower model.learning_rate or check the loss"
             )
-        return self._clipped(found, keys) if self.update.clipping else found
+        return self._clipped(found, keys)
 
     def _clipped(self, found: Gradients, keys: KeyBatch) -> Gradients:
         """Clip gradients, each variable of the user's as one array, although layers share tables of the store.
@@ -350,17 +348,18 @@ class ProgramBase(BatchReader, ABC):
         A limit of norms counts each occurrence of a row, and its squares with it. After `global_norm` Keras has one
         gradient of a row, whose square is its own.
         """
-        clipping = self.update.clipping
-        if self.clips_values and clipping.value is not None:
+        updates, of_tables = self.updates, [each.rule for each in self.tables.values()]
+        if not self.clips_values:
+            rows = tuple(updates.within(*each) for each in zip(of_tables, found.rows, strict=True))
+            found = replace(found, rows=rows, dense=updates.within(updates.of_dense, found.dense))
+        if not updates.limits_norms:
             return found
-        if clipping.value is not None:
-            *rows, limited = clipping.apply([*found.rows, found.dense])
-            return replace(found, rows=tuple(rows), dense=limited)
         variables = [(table, at) for _, table, at in self._variables(keys)]
         known = found.row_squares or [None] * len(found.rows)
         dense = pieces(found.dense, self._shapes)
         of_dense = [None] * len(dense) if found.dense_squares is None else pieces(found.dense_squares, self._shapes)
-        scales = clipping.scales(
+        scales = updates.scales(
+            [*(of_tables[table] for table, _ in variables), *[updates.of_dense] * len(dense)],
             [*(found.rows[table][at] for table, at in variables), *dense],
             [*(None if (each := known[table]) is None else each[at] for table, at in variables), *of_dense],
         )
@@ -369,11 +368,28 @@ class ProgramBase(BatchReader, ABC):
             of_rows[table][at] = scale
         of_each = np.repeat(np.array(scales[len(variables) :], np.float32), [each.size for each in dense])
         rows = tuple(each * scale for each, scale in zip(found.rows, of_rows, strict=True))
-        if clipping.global_norm is not None or not self.update.optimizer.TAKES_SQUARES:
-            return replace(found, rows=rows, dense=found.dense * of_each, row_squares=(), dense_squares=None)
-        squares = tuple(None if q is None else q * scale**2 for q, scale in zip(known, of_rows, strict=True))
-        dense_squares = None if found.dense_squares is None else found.dense_squares * of_each**2
+        squares = tuple(
+            None if q is None or not self._keeps_squares(rule) else q * scale**2
+            for rule, q, scale in zip(of_tables, known, of_rows, strict=True)
+        )
+        dense_squares = found.dense_squares
+        if dense_squares is not None:
+            dense_squares = dense_squares * of_each**2 if self._keeps_squares(updates.of_dense) else None
         return replace(found, rows=rows, dense=found.dense * of_each, row_squares=squares, dense_squares=dense_squares)
+
+    def _keeps_squares(self, rule: int) -> bool:
+        """Return whether squares of gradients are pushed once their norms are within limits."""
+        return self.updates.rules[rule].optimizer.TAKES_SQUARES and self.updates.limits_of(rule).global_norm is None
+
+    def _ruled(self, keys: KeyBatch) -> dict[int, list[str]]:
+        """Return what is trained, as `named` names it, by the number of its rule."""
+        of_tables = [each.rule for each in self.tables.values()]
+        found: dict[int, list[str]] = {}
+        for told, table, _ in self._variables(keys):
+            found.setdefault(of_tables[table], []).append(told)
+        for name in self._parameter_names:
+            found.setdefault(self.updates.of_dense, []).append(_parameter(name))
+        return found
 
     def _variables(self, keys: KeyBatch) -> Sequence[tuple[str, int, Any]]:
         """Return for each variable with rows what it is, its table, and where its rows are among the unique ones of
@@ -389,6 +405,22 @@ class ProgramBase(BatchReader, ABC):
     @abstractmethod
     def _gradients(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Gradients:
         """Compute the loss and its gradients."""
+
+
+def updates_of(
+    task: Task, options: Options, given: object, foreign: Callable[[Any], Update], tables: Sequence[str]
+) -> Updates:
+    """Return the updates of a model with these tables. given: the task's optimizer or the compiled model's, if any;
+    foreign: reads a framework's optimizer. Raises ModelRefused."""
+    return resolve(
+        given,
+        foreign,
+        tables,
+        clipping=getattr(task, "clipping", None),
+        kind=options.optimizer,
+        learning_rate=options.learning_rate,
+        batch_size=options.batch_size,
+    )
 
 
 def _parameter(name: str) -> str:

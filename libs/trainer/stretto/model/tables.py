@@ -46,6 +46,7 @@ class TableLayer:
     """An embedding layer on the parameter servers: `ids` rows of `dimension` floats.
 
     owner: the object whose rows they are, a layer or a parameter. penalty: of its rows; equal penalties are ==.
+    rule: the number of their update rule.
     """
 
     owner: Any
@@ -58,11 +59,12 @@ class TableLayer:
     """The id of a row that is never trained, and its weights."""
     parameters: tuple[str, ...] = ()
     """Names of the table in the model's own file format, where that keeps tables by names."""
+    rule: int = 0
 
     @property
     def kind(self) -> tuple[Any, ...]:
         """Layers with the same one share a table of the store, and with it one gather of a step."""
-        return (self.dimension, self.start.distribution, self.start.scale, self.penalty)
+        return (self.dimension, self.start.distribution, self.start.scale, self.penalty, self.rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +281,7 @@ class Tables:
                 is_difference=group.is_difference,
                 base=group.digest(),
                 distribution=group.layers[0].start.distribution,
+                rule=group.layers[0].rule,
             )
             for group in self.groups
         }

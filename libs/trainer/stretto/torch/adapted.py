@@ -18,7 +18,7 @@ from ..engine.layout import F32, KeyBatch
 from ..errors import DataError, ModelRefused
 from ..model.adapted import AdaptedProgram, Binary, name_of
 from ..model.entry_point import Task, call_of
-from ..model.fidelity import check_numbers, check_update, refusing
+from ..model.fidelity import check_numbers, check_updates, refusing
 from ..model.form import INPUT, SAMPLES, numbered
 from ..model.keys import VALUE_BITS
 from ..model.one_step import Trial
@@ -29,7 +29,7 @@ from .form import TorchForm
 from .lookups import Copy, Cut, Feeding, Noted, Recording, unknown, whole_refused
 from .objective import Objective
 from .private import leaves_and_structure, leaves_of, nested, was_changed
-from .program import TorchBase, check_modules, summed, tensor_of
+from .program import TorchBase, check_modules, summed, tensor_of, torch_updates
 from .tables import Draws, Source, sources_of, start_of
 
 log = logging.getLogger("stretto.torch")
@@ -58,13 +58,14 @@ class AdaptedTorchProgram(AdaptedProgram[TorchForm], TorchBase):
         self._copies_inputs = self._changes_inputs()
         self._sources = sources_of(model)
         self._record_first(options)
-        self._tables = Tables([self._layer(source, draws) for source in self._sources])
+        paths = {id(source.parameter): source.path for source in self._sources}
+        updates = torch_updates(task, model, options, [*paths.values()], paths)
+        self._tables = Tables([self._layer(each, draws, updates.rule_of(each.path)) for each in self._sources])
         self.embeddings = self._tables.embeddings
         places = {each.layer: (each.table, each.field) for each in self.embeddings}
         self._place = [places[source.path] for source in self._sources]
-        apart = {id(source.parameter) for source in self._sources}
-        super().__init__(task, model, options, Inputs(self._tables.rows, {}), apart)
-        check_update(self.embeddings, self.update, "let build() fill it by torch.nn.init.uniform_ or normal_")
+        super().__init__(task, model, options, Inputs(self._tables.rows, {}), updates, paths.keys())
+        check_updates(self.embeddings, updates, "let build() fill it by torch.nn.init.uniform_ or normal_")
         self._predictor, self._learner = (Copy(model, self._sources, device=self._device) for _ in range(2))
         self._learner.module.train()
         self._objective = Objective(task, outputs, self._form.first_targets, bool(self._form.labels), self._device)
@@ -175,10 +176,10 @@ class AdaptedTorchProgram(AdaptedProgram[TorchForm], TorchBase):
                     "of a table are either trained or not: use one padding_idx for all layers that share it"
                 )
 
-    def _layer(self, source: Source, draws: Draws) -> TableLayer:
+    def _layer(self, source: Source, draws: Draws, rule: int) -> TableLayer:
         start, padding = start_of(source, draws), source.padding_idx
         fixed = None if padding is None else (padding, source.weights[padding].copy())
-        return TableLayer(source, source.path, *source.shape, start, fixed=fixed, parameters=source.names)
+        return TableLayer(source, source.path, *source.shape, start, fixed=fixed, parameters=source.names, rule=rule)
 
     def _weights_of(self, owner: Any) -> F32:
         return owner.weights

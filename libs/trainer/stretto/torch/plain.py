@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import random
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from ..engine.layout import F32
-from ..model.one_step import Plain, Reference, Stepped
+from ..model.one_step import Plain, Reference, Ruled, Stepped
 from ..optimizers import Clipping
 
 _clip = torch.nn.utils
@@ -26,19 +25,13 @@ class PlainTorch(Plain):
         loss: Callable[[], Any],
         trained: Mapping[str, Any],
         states: Callable[[], Mapping[str, Any]],
-        rule: Any | Reference,
-        clipping: Clipping,
+        rules: Sequence[Ruled],
+        together: Clipping,
     ) -> None:
-        """Take a module. loss: calls it. trained: parameters by name; states: returns buffers by name.
-
-        rule: an optimizer of PyTorch over all parameters, or the reference of the servers' own.
-        """
-        self.largest: dict[str, F32] = {}
+        """Take a module. loss: calls it; states: returns buffers by name; trained, rules, together: as in `Plain`."""
+        super().__init__(trained, rules, together)
         self._loss = loss
-        self._trained = trained
         self._states = states
-        self._rule = rule
-        self._clipping = clipping
 
     def step(self) -> Stepped:
         """Train the batch once."""
@@ -46,19 +39,25 @@ class PlainTorch(Plain):
         for each in self._trained.values():
             each.grad = None
         loss.backward()
-        gradients = {name: _array(each) for name, each in self._trained.items()}
-        for name, gradient in gradients.items():
-            self.saw(name, gradient)
-        if isinstance(self._rule, Reference):
-            weights = {name: each.detach().numpy() for name, each in self._trained.items()}
-            with torch.no_grad():
-                for name, value in self._rule.apply(weights, gradients).items():
-                    self._trained[name].copy_(torch.from_numpy(value))
-        else:
-            _limit(self._clipping, [*self._trained.values()])
-            self._rule.step()
+        for name, each in self._trained.items():
+            self.saw(name, _array(each))
+        _limit(self._together, [*self._trained.values()])
+        for each in self._rules:
+            self._update(each)
         found = {**self._trained, **self._states()}
         return Stepped(float(loss.detach()), {name: each.detach().cpu().numpy().copy() for name, each in found.items()})
+
+    def _update(self, ruled: Ruled) -> None:
+        parameters = {name: self._trained[name] for name in ruled.names}
+        if not isinstance(ruled.rule, Reference):
+            _limit(ruled.limits, [*parameters.values()])
+            ruled.rule.step()
+            return
+        weights = {name: each.detach().numpy() for name, each in parameters.items()}
+        found = ruled.rule.apply(weights, {name: _array(each) for name, each in parameters.items()})
+        with torch.no_grad():
+            for name, value in found.items():
+                parameters[name].copy_(torch.from_numpy(value))
 
 
 def _array(parameter: Any) -> F32:
@@ -77,21 +76,6 @@ def _limit(clipping: Clipping, parameters: list[Any]) -> None:
             _clip.clip_grad_norm_([each], clipping.norm)
     if clipping.global_norm is not None:
         _clip.clip_grad_norm_(parameters, clipping.global_norm)
-
-
-def fresh(given: Any, made: Any, parameters: list[Any]) -> Any:
-    """Return an unused optimizer of parameters as a task gave it: an object, a class, or a function that makes one.
-
-    made: an unused one of those.
-    """
-    if not isinstance(given, torch.optim.Optimizer) and not inspect.isclass(given):
-        return given(parameters)
-    kind: Any = type(made)
-    taken = inspect.signature(kind).parameters
-    return kind(
-        parameters,
-        **{name: value for name, value in made.param_groups[0].items() if name in taken and name != "params"},
-    )
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from ..engine.layout import F32, KeyBatch
 from ..errors import DataError, ModelRefused
 from ..model.entry_point import Task
-from ..model.one_step import REPEATED, Reference, Trial
+from ..model.one_step import REPEATED, Reference, Ruled, Trial
 from ..model.program import (
     LARGEST_EMBEDDING,
     ROWS,
@@ -34,13 +34,14 @@ from ..model.program import (
     pieces,
     state_of,
     state_refused,
+    updates_of,
 )
 from ..model.reading import Feature
-from ..optimizers import Optimizer
+from ..optimizers import Clipping, Updates
 from ..readers import Batch
 from .objective import own_loss
-from .optimizer import from_torch, made_of
-from .plain import PlainTorch, fresh, same_draws
+from .optimizer import divided, from_torch
+from .plain import PlainTorch, same_draws
 from .private import has_hooks
 
 
@@ -55,7 +56,13 @@ class TorchBase(ProgramBase):
     framework = "PyTorch"
 
     def __init__(
-        self, task: Task, model: Any, options: Options, inputs: Inputs, apart: AbstractSet[int] = frozenset()
+        self,
+        task: Task,
+        model: Any,
+        options: Options,
+        inputs: Inputs,
+        updates: Updates,
+        apart: AbstractSet[int] = frozenset(),
     ) -> None:
         """Take the parameters of a module, but not those whose id is in `apart`: their rows are on the servers.
 
@@ -63,7 +70,6 @@ class TorchBase(ProgramBase):
         """
         self.model = model
         self._device = device_of(options)
-        self._rate = options.learning_rate
         self._trained: dict[str, Any] = {
             name: parameter
             for name, parameter in model.named_parameters()
@@ -73,14 +79,8 @@ class TorchBase(ProgramBase):
         buffers: dict[str, Any] = dict(model.named_buffers())
         self._states = {name: buffer for name, buffer in buffers.items() if buffer.is_floating_point()}
         _check_types({**self._trained, **self._states})
-        super().__init__(
-            task,
-            options,
-            inputs,
-            Variables(_shapes_of(self._trained), _shapes_of(self._states)),
-            None,
-            lambda given: from_torch(given, options.learning_rate),
-        )
+        variables = Variables(_shapes_of(self._trained), _shapes_of(self._states))
+        super().__init__(task, options, inputs, variables, updates)
 
     # --- parameters ---------------------------------------------------------------------------------------
 
@@ -157,19 +157,20 @@ class TorchBase(ProgramBase):
         found = dict(module.named_buffers())
         for name in self._state_names:
             found[name].copy_(torch.from_numpy(start[state_of(name)]))
-        given = getattr(self.task, "optimizer", None)
-        is_named = given is None or isinstance(given, (str, Optimizer))
-        made = None if is_named else made_of(given, self._rate)
-        rule: Any = Reference(self.update, self.batch_size, rows)
-        if not is_named and not isinstance(made, torch.optim.SparseAdam):  # which takes no dense parameters
-            rule = fresh(given, made, [*rows.values(), *dense.values()])
+        trained = {**rows, **dense}
+        rules: list[Ruled] = []
+        for number, ruled in self._ruled(trial.keys).items():
+            rule = self.updates.rules[number]
+            own = Reference(rule, self.batch_size, rows)
+            its = own if rule.given is None else rule.given([trained[name] for name in ruled])
+            rules.append(Ruled(its, ruled, rule.clipping))
         with same_draws():
             yield PlainTorch(
                 lambda: self._plain_loss(called, [*rows.values()], trial),
-                {**rows, **dense},
+                trained,
                 lambda: {state_of(name): dict(module.named_buffers())[name] for name in self._state_names},
-                rule,
-                self.update.clipping,
+                rules,
+                Clipping(global_norm=self.updates.global_norm),
             )
 
     # --- tensors ------------------------------------------------------------------------------------------
@@ -226,7 +227,8 @@ class TorchProgram(TorchBase):
         check_modules(model)
         self._loss = own_loss(task, device_of(options))
         self.has_own_loss = self._loss is not None
-        super().__init__(task, model, options, inputs)
+        updates = torch_updates(task, model, options, [*inputs.tables])
+        super().__init__(task, model, options, inputs.ruled(updates), updates)
         model.to(self._device).train()
         # a call puts other tensors into the module, so that one that predicts while another trains needs its own
         self._predictor = copy.deepcopy(model).eval()
@@ -322,6 +324,14 @@ def device_of(options: Options) -> Any:
 
 
 # --- what can be trained ------------------------------------------------------------------------------------
+
+
+def torch_updates(
+    task: Task, model: Any, options: Options, tables: Sequence[str], parameters: Mapping[int, str] | None = None
+) -> Updates:
+    """Return the updates of a module with these tables. parameters: the names of tables by the ids of parameters."""
+    given = divided(getattr(task, "optimizer", None), model, parameters or {})
+    return updates_of(task, options, given, lambda each: from_torch(each, options.learning_rate), tables)
 
 
 def _inputs(task: Task, model: Any, options: Options) -> Inputs:

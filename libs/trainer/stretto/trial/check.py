@@ -283,7 +283,7 @@ def _measured(program: Program, request: CheckRequest, samples: int) -> Figures:
     of_sample = sum(table.inverse.size for table in keys.tables) / min(length, request.batch_size)
     return Figures(
         framework=program.framework,
-        rule=program.update.told(),
+        rule=program.updates.told(),
         compared=compared,
         export=_export_refused(program),
         samples_read=read,

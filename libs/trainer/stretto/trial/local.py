@@ -140,7 +140,7 @@ def train_locally(
     arguments: Mapping[str, Any] | None = None,
     batch_size: int = 512,
     evaluate_samples: int = 0,
-    optimizer: str = "adagrad",
+    optimizer: str | Mapping[str, object] = "adagrad",
     learning_rate: float = 0.05,
     embedding_dim: int = 16,
     seed: int = 0,
@@ -184,7 +184,7 @@ def train_locally(
     program = make_program(made, options)
     if left_out := compare_steps(program):
         log.warning("%s", left_out)
-    log.info("every parameter is updated by %s", program.update.told())
+    log.info("every parameter is updated by %s", program.updates.told())
     travels = Wire.of(transfer, wire or {})
     with Here(program, batch_size, wire=travels, pipeline=pipeline, pipeline_from_step=pipeline_from_step) as here:
         parts = samples.items() if isinstance(samples, Mapping) else [("", samples)]

@@ -43,7 +43,7 @@ def build_program(pod: Pod) -> Program:
         left_out = "steps on devices are compared by `stretto check` alone" if has_devices else compare_steps(program)
         told = left_out or f"it is that of {program.framework} alone"
         log.info("a step was compared in %.2f s: %s", time.monotonic() - begun_s, told)
-    log.info("every parameter is updated by %s", program.update.told())
+    log.info("every parameter is updated by %s", program.updates.told())
     log.info(
         "%s imported in %.2f s, built by %s in %.2f s: %d dense parameters, rows of %s floats",
         spec.entry,

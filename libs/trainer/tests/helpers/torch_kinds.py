@@ -672,3 +672,18 @@ REFUSED: dict[str, Kind] = {
         why="map them in `read`, as by `stretto.hash_strings`",
     ),
 }
+
+
+class Several:
+    """Optimizers that step together."""
+
+    def __init__(self, optimizers: list[Any]) -> None:
+        self._optimizers = optimizers
+
+    def zero_grad(self) -> None:
+        for each in self._optimizers:
+            each.zero_grad()
+
+    def step(self) -> None:
+        for each in self._optimizers:
+            each.step()

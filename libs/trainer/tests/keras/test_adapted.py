@@ -30,12 +30,14 @@ from stretto.engine.locked_store import LockedStore  # noqa: E402
 from stretto.keras.adapt import restore  # noqa: E402
 from stretto.keras.objective import CompiledMetrics  # noqa: E402
 from stretto.keras.tables import start_of  # noqa: E402
+from stretto.model import one_step  # noqa: E402
 from stretto.model.evaluate import auc, log_loss  # noqa: E402
 from stretto.model.example_batch import Leaf, array_of, parts_of  # noqa: E402
 from stretto.model.form import reading_of_json, reading_to_json  # noqa: E402
 from stretto.model.one_step import compare_steps  # noqa: E402
 from stretto.model.program import Options, Program  # noqa: E402
 from stretto.model.reading import Prepared  # noqa: E402
+from stretto.optimizers import Adagrad, Adam, Clipping, Constant, RowWiseAdagrad, Warmup  # noqa: E402
 from stretto.trial.local import train_locally  # noqa: E402
 from stretto_parameters import InputRefused  # noqa: E402
 from stretto_pipeline.arrays import difference  # noqa: E402
@@ -576,6 +578,43 @@ def test_gradients_of_each_layer_are_clipped_as_those_of_a_variable_of_its_own()
     after = rows_of(program, keys, original_tables(program, model))
     np.testing.assert_allclose(RATE * found.rows[0], before[0] - after[0], rtol=1e-4, atol=1e-8)
     assert 0 < np.linalg.norm(found.rows[0]) < 2**0.5 * 1e-3
+
+
+def test_layers_of_different_rules_share_no_table():
+    given = {"dense": "sgd", "rows": "adagrad", "users": RowWiseAdagrad(0.1)}
+    program = make_program(Task(TAKEN["functional"], optimizer=given), Options())
+    rules = {each.layer: program.layout.tables[each.table].optimizer for each in program.embeddings}
+    assert rules == {"users": RowWiseAdagrad(0.1), "items": Adagrad(0.05)}
+    assert len(program.layout.tables) == 2
+
+
+def test_a_step_by_another_rule_than_the_one_of_keras_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """The comparison covers many steps of each rule: Keras' own, the reference where Keras has none, a limit of both.
+    RowWiseAdagrad and Adam with a warm-up are those of MLPerf's dlrm_v4_hstu."""
+    monkeypatch.setattr(one_step, "STEPS", 12)
+    warm = keras.optimizers.schedules.CosineDecay(0.0, 1000, warmup_target=0.02, warmup_steps=8)
+    both = {"rows": keras.optimizers.Adagrad(0.1), "dense": keras.optimizers.Adam(warm)}
+    own = {"rows": RowWiseAdagrad(0.1), "dense": keras.optimizers.Adam(warm)}
+    words = {"users": Adagrad(0.1), "rows": "ftrl", "dense": Adam(Warmup(Constant(0.02), 2000))}
+    for given in (both, own, words):
+        for clipping in (None, Clipping(global_norm=0.02), Clipping(value=0.001)):
+            program = make_program(Task(TAKEN["functional"], optimizer=given, clipping=clipping), Options())
+            assert compare_steps(program) == ""
+    for place, told in enumerate(("the rows of layer", "the parameter")):
+        program = make_program(Task(TAKEN["functional"], optimizer=both), Options())
+        changed = [*program.updates.rules]
+        changed[place] = replace(changed[place], given=keras.optimizers.Adam(0.021))
+        program.updates = replace(program.updates, rules=tuple(changed))
+        with pytest.raises(ModelRefused, match=f"differs from one of Keras alone .*: {told}"):
+            compare_steps(program)
+
+
+def test_decay_of_weights_is_refused_of_the_table_that_has_it():
+    """The rows of users are differences to initial values, those of items are none."""
+    with pytest.raises(ModelRefused, match=r"layer users has initial values of its own.*AdamW"):
+        make_program(Task(TAKEN["normal"], optimizer={"dense": "sgd", "rows": "sgd", "users": "adamw"}), Options())
+    given = {"dense": "adamw", "rows": "adamw", "users": "sgd"}
+    assert len(make_program(Task(TAKEN["normal"], optimizer=given), Options()).layout.tables) == 2
 
 
 def test_texts_never_enter_the_step():

@@ -12,8 +12,10 @@ from stretto.errors import ModelRefused
 pytestmark = pytest.mark.slow
 
 keras = pytest.importorskip("keras")
+tf = pytest.importorskip("tensorflow")
 
 from generated import BATCH, ERROR, Samples, trained  # noqa: E402
+from stretto.optimizers import Clipping  # noqa: E402
 
 layers, ops, optimizers = keras.layers, keras.ops, keras.optimizers
 
@@ -189,3 +191,69 @@ def test_a_generated_model_trains_as_keras_does_or_is_refused(first: int):
             np.testing.assert_allclose(*pair, rtol=1e-5, atol=ERROR, err_msg=f"{seed}: {name}")
     assert len(refused) < 9
     assert all(len(each) > 60 for each in refused)
+
+
+class Divided(Generated):
+    """A model of a seed with a rule for dense parameters, one for rows, and one for the rows of the first table."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        draw = random.Random(seed)
+        self.optimizer = {name: optimizer(draw) for name in ("dense", "rows", "one_rows")}
+        self.is_limited = not any(each.get_config()[limit] for each in self.optimizer.values() for limit in LIMITS)
+        if self.is_limited:
+            self.clipping = Clipping(global_norm=0.02)
+
+    def build(self) -> Any:
+        keras.utils.set_random_seed(self.seed)
+        model = super().build()
+        if not model.get_layer("one_rows").trainable:
+            self.optimizer.pop("one_rows", None)
+        return model
+
+    def trained_by_keras(self, start: dict[str, Any]) -> Any:
+        """Return the model after a step for each of the two batches, in a loop of one's own. start: first rows."""
+        rules = {name: type(each).from_config(each.get_config()) for name, each in self.optimizer.items()}
+        model = self.build()
+        for name, rows in start.items():
+            model.get_layer(name).set_weights([rows])
+        for begin in (0, BATCH):
+            inputs, labels, *weights = self.read(begin, BATCH)
+            with tf.GradientTape() as tape:
+                loss = model.compute_loss(inputs, labels, model(inputs, training=True), *weights)
+            variables = model.trainable_variables
+            found = tape.gradient(loss, variables)
+            if self.is_limited:
+                found = optimizers.SGD(global_clipnorm=0.02)._clip_gradients(found)
+            of: dict[str, list[Any]] = {}
+            for pair in zip(found, variables, strict=True):
+                of.setdefault(self._rule_of(pair[1].path), []).append(pair)
+            for name, pairs in of.items():
+                rules[name].apply(*zip(*pairs, strict=True))
+        return model
+
+    def _rule_of(self, path: str) -> str:
+        layer = path.partition("/")[0]
+        return layer if layer in self.optimizer else "rows" if layer.endswith("_rows") else "dense"
+
+
+LIMITS = ("clipnorm", "clipvalue", "global_clipnorm")
+
+
+@pytest.mark.parametrize("first", [0, pytest.param(30, marks=[pytest.mark.night])])
+def test_each_table_and_the_dense_parameters_train_by_their_own_rule_of_keras(first: int):
+    compared: list[int] = []
+    for seed in range(first, first + 30):
+        task = Divided(seed)
+        try:
+            program, start = trained(task)
+        except ModelRefused:
+            continue
+        compared.append(len(program.updates.rules))
+        found, expected = _weights(program.model), _weights(task.trained_by_keras(start))
+        for name, other in zip(found, expected, strict=True):
+            rows = task.seen(name) if name.endswith("rows/embeddings") else slice(None)
+            pair = (each[rows] if each.ndim else each for each in (found[name], expected[other]))
+            np.testing.assert_allclose(*pair, rtol=1e-5, atol=ERROR, err_msg=f"{seed}: {name}")
+    assert len(compared) > 3
+    assert max(compared) == 3

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,11 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed here: pip 
 from stretto.build import make_program  # noqa: E402
 from stretto.errors import DataError, ModelRefused  # noqa: E402
 from stretto.export.checkpoint_source import initial_rows  # noqa: E402
+from stretto.model import one_step  # noqa: E402
 from stretto.model.example_batch import parts_of  # noqa: E402
 from stretto.model.one_step import compare_steps  # noqa: E402
 from stretto.model.program import Options  # noqa: E402
-from stretto.optimizers import Clipping  # noqa: E402
+from stretto.optimizers import Adam, Clipping, Constant, RowWiseAdagrad, Warmup  # noqa: E402
 from stretto.readers.hashing import VALUE_BITS  # noqa: E402
 from stretto.torch.adapted import AdaptedTorchProgram  # noqa: E402
 from stretto.torch.lookups import Copy  # noqa: E402
@@ -34,7 +36,7 @@ from stretto.trial.check import CheckRequest, check  # noqa: E402
 from stretto.trial.local import train_locally  # noqa: E402
 from stretto_parameters.keys import restore as keys_of_stored  # noqa: E402
 from torch import nn  # noqa: E402
-from torch_kinds import REFUSED, TAKEN, Classes, Looping, Plain, Towers, growing_lists  # noqa: E402
+from torch_kinds import REFUSED, TAKEN, Classes, Looping, Plain, Several, Towers, growing_lists  # noqa: E402
 
 DOCUMENT = Path(__file__).parents[2] / "ADAPT.md"
 RATE = 0.5
@@ -184,7 +186,7 @@ def trained_by_pytorch(kind: Kind, program: Any, optimizer: Any, samples: int, s
         rows = initial_rows(program.layout.tables[each.table], keys_of_stored(batch.tables[each.table].stored))
         weights = each.whole(np.arange(each.ids), rows[batch.tables[each.table].inverse])
         parameters[each.parameters[0]].data.copy_(torch.from_numpy(weights))
-    rule = optimizer(model.parameters())
+    rule = optimizer(model)
     losses = []
     for start in range(0, samples, size):
         given = kind.read(start, size)
@@ -213,7 +215,8 @@ def test_training_is_that_of_pytorch(name: str, rule: Any, of_losses: float, of_
     kind, size, shards = TAKEN[name], 50, 6
     trained = train_locally(Task(kind, optimizer=rule), 16 * size * shards, batch_size=size, pipeline=False)
     program = make_program(Task(kind, optimizer=rule), Options(batch_size=size))
-    model, losses = trained_by_pytorch(kind, program, rule, 16 * size * shards, size)
+    of_module = lambda module: rule(module.parameters())  # noqa: E731
+    model, losses = trained_by_pytorch(kind, program, of_module, 16 * size * shards, size)
     assert trained.losses == pytest.approx(losses[15::16], abs=of_losses)
     assert np.mean(losses[-16:]) < np.mean(losses[:16])
     theirs, ours = model.state_dict(), trained.model().state_dict()
@@ -229,9 +232,101 @@ def test_lazy_adam_is_that_of_sparse_adam():
     rule = functools.partial(torch.optim.SparseAdam, lr=0.01)
     trained = train_locally(Task(kind, optimizer=rule), 3000, batch_size=50, pipeline=False)
     program = make_program(Task(kind, optimizer=rule), Options(batch_size=50))
-    assert program.update.optimizer.step_samples == 0
-    model, _ = trained_by_pytorch(kind, program, rule, 3000, 50)
+    assert program.updates.rules[0].optimizer.step_samples == 0
+    model, _ = trained_by_pytorch(kind, program, lambda module: rule(module.parameters()), 3000, 50)
     np.testing.assert_allclose(trained.model()[0].weight.detach(), model[0].weight.detach(), atol=1e-4)
+
+
+def small() -> Any:
+    return nn.Sequential(nn.Embedding(2, 4, sparse=True), nn.Flatten(), nn.Linear(4, 1))
+
+
+def sparse_and_dense(model: Any) -> list[Any]:
+    rows = torch.optim.SparseAdam(model[0].parameters(), lr=0.01)
+    return [rows, torch.optim.Adam(model[2].parameters(), lr=0.02)]
+
+
+def test_sparse_adam_of_tables_and_adam_of_the_rest_train_as_in_pytorch():
+    kind = Kind("", small, two_ids)
+    trained = train_locally(Task(kind, optimizer=sparse_and_dense), 3000, batch_size=50, pipeline=False)
+    program = make_program(Task(kind, optimizer=sparse_and_dense), Options(batch_size=50))
+    assert [each.step_samples for each in (program.layout.tables[0].optimizer, program.layout.optimizer)] == [0, 50]
+    model, losses = trained_by_pytorch(kind, program, lambda module: Several(sparse_and_dense(module)), 3000, 50)
+    assert trained.losses == pytest.approx([*losses[15::16], losses[-1]], abs=1e-5)
+    for ours, theirs in zip(trained.model().parameters(), model.parameters(), strict=True):
+        np.testing.assert_allclose(ours.detach(), theirs.detach(), atol=1e-4)
+
+
+def test_groups_of_one_optimizer_are_rules_of_the_tables_and_parameters_in_them():
+    def grouped(module: Any) -> Any:
+        groups = [{"params": module[2].parameters()}, {"params": module[0].parameters(), "lr": 1.0}]
+        return torch.optim.Adagrad(groups, lr=0.1)
+
+    program = make_program(Task(Kind("", small, two_ids), optimizer=grouped), Options())
+    assert [program.layout.tables[0].optimizer.learning_rate, program.layout.optimizer.learning_rate] == [1.0, 0.1]
+    assert program.updates.told().startswith("rows: Adagrad(learning_rate=1.0")
+    assert compare_steps(program) == ""
+
+
+def test_groups_of_equal_options_are_one_rule_as_one_optimizer_is():
+    def alike(module: Any) -> list[Any]:
+        return [torch.optim.Adam(part.parameters(), lr=0.1) for part in (module[0], module[2])]
+
+    one, several = (
+        make_program(Task(Kind("", small, two_ids), optimizer=given), Options())
+        for given in (functools.partial(torch.optim.Adam, lr=0.1), alike)
+    )
+    assert several.updates == one.updates
+    assert several.layout == one.layout
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (lambda model: torch.optim.Adam(model[2].parameters()), "parameter 0.weight is in no group of the optimizers"),
+        (
+            lambda model: [torch.optim.Adam(model.parameters()), torch.optim.SGD(model[0].parameters())],
+            "the parameter 0.weight is in two optimizers",
+        ),
+        (
+            lambda model: torch.optim.SGD([{"params": [p], "lr": 1.0 / p.numel()} for p in model.parameters()]),
+            "the parameters 2.weight and 2.bias have the rules SGD.learning_rate=0.25.* put these into one group",
+        ),
+        (lambda model: [torch.optim.Adam], "Adam.* in a list, which says not of which parameters"),
+        (lambda model: 1 / 0, r"optimizer\(Sequential\) failed: ZeroDivisionError"),
+        ({"0": "sgd"}, "no rule for the dense parameters, such as 2.weight: add 'dense'"),
+        ({"dense": torch.optim.Adam, "1": "sgd", "rows": "sgd"}, r"'1', which is no table.* or a table \(0\)"),
+        (
+            {"rows": "sgd", "dense": lambda parameters: torch.optim.SGD(
+                [{"params": parameters, "lr": 1.0}, {"params": [nn.Parameter(torch.ones(1))], "lr": 2.0}]
+            )},
+            r"optimizer\['dense'\]: SGD has groups with options of their own, and nothing says whose",
+        ),
+    ],
+)  # fmt: skip
+def test_rules_that_do_not_fit_the_parameters_of_the_module_are_refused(given: Any, told: str):
+    with pytest.raises(ModelRefused, match=told):
+        make_program(Task(Kind("", small, two_ids), optimizer=given), Options())
+
+
+def test_a_step_by_another_rule_than_the_one_of_pytorch_is_refused(monkeypatch: pytest.MonkeyPatch):
+    """The comparison covers many steps of each rule: of rows, of dense parameters, and beside a limit of both."""
+    monkeypatch.setattr(one_step, "STEPS", 12)
+    rules = {
+        "rows": functools.partial(torch.optim.Adagrad, lr=0.1),
+        "dense": functools.partial(torch.optim.Adam, lr=0.02),
+    }
+    own = {"rows": RowWiseAdagrad(0.1), "dense": Adam(Warmup(Constant(0.02), 2000))}
+    for given in (rules, own):
+        task = Task(TAKEN["plain"], optimizer=given, clipping=Clipping(global_norm=0.02))
+        assert compare_steps(make_program(task, Options())) == ""
+    for place, told in enumerate(("the rows of layer", "the parameter")):
+        program = make_program(Task(TAKEN["plain"], optimizer=rules), Options())
+        changed = [*program.updates.rules]
+        changed[place] = replace(changed[place], given=functools.partial(torch.optim.Adam, lr=0.021))
+        program.updates = replace(program.updates, rules=tuple(changed))
+        with pytest.raises(ModelRefused, match=f"differs from one of PyTorch alone .*: {told}"):
+            compare_steps(program)
 
 
 class Sum(nn.Module):

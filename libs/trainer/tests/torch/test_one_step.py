@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed here: pip 
 from generated import BATCH, ERROR, Samples, trained  # noqa: E402
 from stretto.optimizers import Clipping  # noqa: E402
 from torch import nn  # noqa: E402
+from torch_kinds import Several  # noqa: E402
 
 
 class Averaging(nn.Module):
@@ -158,8 +159,7 @@ class Generated(Samples):
         model = self.build()
         for name, rows in start.items():
             model.get_submodule(name).weight.data = torch.from_numpy(rows)
-        options = {"lr": 0.05} if isinstance(self.optimizer, type) else {}  # that of the job
-        rule = self.optimizer([each for each in model.parameters() if each.requires_grad], **options)
+        rule = self.rule_of(model)
         for begin in (0, BATCH):
             inputs, label = self.read(begin, BATCH)
             output = model(**{name: torch.from_numpy(each) for name, each in inputs.items()})
@@ -177,6 +177,11 @@ class Generated(Samples):
             self._clip([each for each in model.parameters() if each.grad is not None])
             rule.step()
         return model
+
+    def rule_of(self, model: Any) -> Any:
+        """Return an optimizer of the module."""
+        options = {"lr": 0.05} if isinstance(self.optimizer, type) else {}  # that of the job
+        return self.optimizer([each for each in model.parameters() if each.requires_grad], **options)
 
     def _clip(self, parameters: list[Any]) -> None:
         limits = getattr(self, "clipping", Clipping())
@@ -200,10 +205,51 @@ def test_a_generated_module_trains_as_pytorch_does_or_is_refused(first: int):
         except ModelRefused as error:
             refused.append(str(error))
             continue
-        expected = task.trained_by_pytorch(start).state_dict()
-        for name, value in program.model.state_dict().items():
-            rows = task.seen(name.removesuffix(".weight")) if name.startswith("tables") else slice(None)
-            value, other = (each.numpy()[rows] if each.ndim else each for each in (value, expected[name]))
-            np.testing.assert_allclose(value, other, rtol=1e-5, atol=ERROR, err_msg=f"{seed}: {name}")
+        _check_is_that_of_pytorch(task, program, start)
     assert len(refused) < 35
     assert all(len(each) > 60 for each in refused)
+
+
+def _check_is_that_of_pytorch(task: Generated, program: Any, start: dict[str, Any]) -> None:
+    expected = task.trained_by_pytorch(start).state_dict()
+    for name, value in program.model.state_dict().items():
+        rows = task.seen(name.removesuffix(".weight")) if name.startswith("tables") else slice(None)
+        value, other = (each.numpy()[rows] if each.ndim else each for each in (value, expected[name]))
+        np.testing.assert_allclose(value, other, rtol=1e-5, atol=ERROR, err_msg=f"{task.seed}: {name}")
+
+
+class Divided(Generated):
+    """A module of a seed whose optimizers are made from it: of tables, and of all other parameters."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        draw = random.Random(seed)
+        self.makers = [_optimizer(draw), _optimizer(draw)]
+        self.optimizer = self._optimizers
+
+    def _optimizers(self, model: Any) -> list[Any]:
+        tables = {id(each) for each in model.tables.parameters()}
+        parts = (
+            [p for p in model.parameters() if p.requires_grad and (id(p) in tables) is own] for own in (True, False)
+        )
+        options = [{"lr": 0.05} if isinstance(make, type) else {} for make in self.makers]
+        return [make(part, **o) for make, part, o in zip(self.makers, parts, options, strict=True) if part]
+
+    def rule_of(self, model: Any) -> Any:
+        return Several(self._optimizers(model))
+
+
+@pytest.mark.parametrize("first", [0, pytest.param(50, marks=[pytest.mark.night])])
+def test_tables_and_dense_parameters_train_by_optimizers_of_their_own(first: int):
+    compared: list[int] = []
+    for seed in range(first, first + 50):
+        task = Divided(seed)
+        try:
+            with torch.random.fork_rng():
+                program, start = trained(task)
+        except ModelRefused:
+            continue
+        compared.append(len(program.updates.rules))
+        _check_is_that_of_pytorch(task, program, start)
+    assert len(compared) > 5
+    assert max(compared) == 2

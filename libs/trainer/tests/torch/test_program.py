@@ -21,7 +21,7 @@ from stretto.build import make_program  # noqa: E402
 from stretto.errors import DataError, ModelRefused  # noqa: E402
 from stretto.examples.wide_deep_torch import WideDeep  # noqa: E402
 from stretto.model.program import Options  # noqa: E402
-from stretto.optimizers import Adam, Clipping, Cosine  # noqa: E402
+from stretto.optimizers import SGD, Adam, Clipping, Constant, Cosine, RowWiseAdagrad, Warmup  # noqa: E402
 from stretto.torch.program import TorchProgram  # noqa: E402
 from stretto.trial.local import train_locally  # noqa: E402
 from torch import nn  # noqa: E402
@@ -174,6 +174,17 @@ def test_the_examples_of_the_readme_work(tmp_path: Path, name: str) -> None:
     assert trained.quality.auc > 0.75
 
 
+def test_the_rules_of_the_readme_are_of_the_tables_that_they_name(tmp_path: Path) -> None:
+    names: dict[str, Any] = {}
+    code = readme_code("import stretto, torch", "class TwoTables", "class TwoRules")
+    exec(compile(code, "README.md", "exec"), names)
+    program = program_of(names["TwoRules"](write_clicks(tmp_path)))
+    rules = dict(zip(program.tables, (each.optimizer for each in program.layout.tables), strict=True))
+    assert rules == {"rows_place": SGD(0.1), "rows_user": RowWiseAdagrad(0.02)}
+    assert program.layout.optimizer == Adam(Warmup(Constant(0.001), 10**6))
+    assert program.updates.rules[program.updates.rule_of("rows_place")].clipping == Clipping(value=1.0)
+
+
 class Reassigning(nn.Module):
     """Counts its calls by another tensor in the buffer's place."""
 
@@ -288,7 +299,7 @@ RULES: dict[str, Any] = {
 def test_an_optimizer_updates_as_pytorch_does(name: str) -> None:
     """Some have an epsilon so large that its place decides. Gradients range from 1 to 1e-4, 300 steps."""
     given = RULES[name]
-    rule = program_of(Task(optimizer=given), learning_rate=0.02).update.optimizer
+    rule = program_of(Task(optimizer=given), learning_rate=0.02).updates.rules[0].optimizer
     random = np.random.default_rng(3)
     start = random.normal(0, 0.5, 40).astype(np.float32)
     gradients = (random.normal(0, 1, (300, 40)) * np.logspace(0, -4, 40)).astype(np.float32)
@@ -304,7 +315,7 @@ def test_an_optimizer_updates_as_pytorch_does(name: str) -> None:
 
 
 def test_the_rule_and_where_its_rate_is_from_are_told() -> None:
-    told = {given: program_of(Task(optimizer=given)).update.told() for given in (torch.optim.Adam, RULES["sgd"], None)}
+    told = {given: program_of(Task(optimizer=given)).updates.told() for given in (torch.optim.Adam, RULES["sgd"], None)}
     assert told[torch.optim.Adam].startswith("Adam(learning_rate=0.05, ")
     assert told[torch.optim.Adam].endswith("; the rate is model.learning_rate, which a class of optimizers has")
     assert told[RULES["sgd"]] == "SGD(learning_rate=0.1, step_samples=512, momentum=0.0, nesterov=False)"
@@ -318,6 +329,15 @@ def test_a_schedule_and_clipping_of_the_store_are_taken() -> None:
     found = program.step(*values_of(program))
     assert np.sqrt(sum(np.square(each).sum() for each in (found.dense, *found.rows))) == pytest.approx(1e-3, rel=1e-5)
     assert train_locally(task, 3000, batch_size=100, evaluate_samples=100).quality is not None
+
+
+def test_rows_of_an_argument_have_a_rule_of_their_own() -> None:
+    """The module has no parameter that is their table: a mapping says it, and one optimizer holds for all."""
+    program = program_of(Task(optimizer={"rows": "rowwise-adagrad", "dense": RULES["adam"]}))
+    assert isinstance(program.layout.tables[0].optimizer, RowWiseAdagrad)
+    assert isinstance(program.layout.optimizer, Adam)
+    one = program_of(Task(optimizer=lambda module: RULES["adam"](module.parameters())))
+    assert one.updates == program_of(Task(optimizer=RULES["adam"])).updates
 
 
 def parameter() -> Any:
@@ -348,7 +368,7 @@ def scheduled() -> Any:
         (lambda: torch.optim.RMSprop([parameter()], centered=True), "centered=True"),
         (lambda: torch.optim.SGD([parameter()], maximize=True), "maximize=True"),
         (lambda: torch.optim.NAdam, "NAdam is not supported: use sgd, adagrad"),
-        (lambda: torch.optim.SGD([{"params": [parameter()], "lr": 1.0}, {"params": [parameter()]}]), "groups with opt"),
+        (lambda: torch.optim.SGD([{"params": [parameter()], "lr": 1.0}, {"params": [parameter()]}]), "in no group of"),
         (stepped, "used already"),
         (scheduled, "has a scheduler.*Cosine"),
         (lambda: 3, "neither a name nor a PyTorch optimizer"),
