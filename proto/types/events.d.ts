@@ -687,8 +687,8 @@ export interface ModelSpec {
   requirements?: Array<string>;
   /** keyword arguments of the entry */
   arguments?: Record<string, string | number | boolean>;
-  /** update rule of embeddings and dense parameters; one that the training code gives has precedence */
-  optimizer?: "adagrad" | "adam" | "adamw" | "ftrl" | "rmsprop" | "rowwise-adagrad" | "sgd";
+  /** update rule of embeddings and dense parameters, or one of each, as in {rows: rowwise-adagrad, dense: adam}; what the training code gives has precedence */
+  optimizer?: "adagrad" | "adam" | "adamw" | "ftrl" | "rmsprop" | "rowwise-adagrad" | "sgd" | RulesSpec;
   /** step size of the optimizer */
   learning_rate?: number;
   /** type in which parameter servers keep embedding weights; bfloat16 takes half their memory and rounds them after each update (the optimizer's slots stay float32) */
@@ -1148,6 +1148,22 @@ export interface RowSpec {
   expire_samples?: number;
   /** bf16: rows that find no room in the memory of their server are rounded to bfloat16 there, with their optimizer's state, before any goes to its disk; none: they stay as they were trained */
   warm?: "none" | "bf16";
+}
+
+/** An update rule with a step size of its own. */
+export interface RuleSpec {
+  /** update rule */
+  name: "adagrad" | "adam" | "adamw" | "ftrl" | "rmsprop" | "rowwise-adagrad" | "sgd";
+  /** step size; null: model.learning_rate */
+  learning_rate?: number | null;
+}
+
+/** Update rules of embedding rows and of dense parameters. */
+export interface RulesSpec {
+  /** update rule of embedding rows */
+  rows: "adagrad" | "adam" | "adamw" | "ftrl" | "rmsprop" | "rowwise-adagrad" | "sgd" | RuleSpec;
+  /** update rule of dense parameters */
+  dense: "adagrad" | "adam" | "adamw" | "ftrl" | "rmsprop" | "rowwise-adagrad" | "sgd" | RuleSpec;
 }
 
 /** The parameter servers of a job. Workers connect to new ones and leave those that are gone. */

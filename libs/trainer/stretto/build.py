@@ -7,16 +7,19 @@ import inspect
 import os
 import random
 import sys
+from collections.abc import Mapping
 from typing import Any, cast
 
 import numpy as np
 from stretto_parameters import RowPolicy
-from stretto_wire.jobspec.spec import DatasetSpec, JobSpec
+from stretto_parameters.optimizers import OPTIMIZERS, Optimizer
+from stretto_wire.jobspec.spec import DatasetSpec, JobSpec, RuleSpec, RulesSpec
 
 from .errors import ModelRefused
 from .model.entry_point import Task, changes_of, state_of
 from .model.program import FIRST_SAMPLES, Options, Program, ends_in_single, is_rows
 from .model.start_weights import take_weights
+from .optimizers import DENSE, ROWS
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 # PyTorch's idle threads spin otherwise, on the cores that reading, pulls and pushes need: measured on two busy cores
@@ -31,7 +34,7 @@ def options_of(job: JobSpec) -> Options:
     """Return the settings of a job that its model depends on."""
     model, data = job.model, job.dataset
     return Options(
-        optimizer=model.optimizer,
+        optimizer=_rules_of(model.optimizer),
         learning_rate=model.learning_rate,
         batch_size=data.batch_size,
         embedding_dim=model.embedding_dim,
@@ -45,6 +48,19 @@ def options_of(job: JobSpec) -> Options:
         ),
         **_first(data),
     )
+
+
+def _rules_of(stated: str | RulesSpec) -> str | Mapping[str, object]:
+    """Return update rules as a task gives them; a name has model.learning_rate."""
+    if isinstance(stated, str):
+        return stated
+    return {DENSE: _rule_of(stated.dense), ROWS: _rule_of(stated.rows)}
+
+
+def _rule_of(stated: str | RuleSpec) -> str | Optimizer:
+    if isinstance(stated, str):
+        return stated
+    return stated.name if stated.learning_rate is None else OPTIMIZERS[stated.name](stated.learning_rate)
 
 
 def _first(data: DatasetSpec) -> dict[str, Any]:

@@ -296,13 +296,19 @@ def _bare(annotation: Any) -> Any:
     return get_args(plain)[0] if get_origin(plain) is Annotated else plain
 
 
+def _part(annotation: Any) -> type[Any] | None:
+    """Return what has fields in an annotation: ``X``, or ``X`` of ``Y | X``; None if nothing has."""
+    kind = _bare(annotation)
+    choices = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    return next((each for each in choices if _has_fields(each)), None)
+
+
 def _owner(path: Path, model: type[Any] | None) -> type[Any] | None:
     """Return the model that should have the last part of the path as its field, or None."""
     for part in path[:-1]:
         if model is None or part not in (fields := _fields_of(model)):
             return None
-        inner = _bare(fields[str(part)].annotation)
-        model = inner if _has_fields(inner) else None
+        model = _part(fields[str(part)].annotation)
     return model
 
 

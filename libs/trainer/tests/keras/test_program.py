@@ -12,13 +12,13 @@ from clicks import readme_code, write_clicks
 from criteo_file import write_criteo
 from stretto.errors import DataError, ModelRefused
 from stretto.readers.synthetic import Synthetic
-from stretto_wire.jobspec.spec import ModelSpec
+from stretto_wire.jobspec.spec import JobSpec, ModelSpec, UpdateRule
 
 pytestmark = pytest.mark.slow
 
 keras = pytest.importorskip("keras")
 
-from stretto.build import make_program  # noqa: E402
+from stretto.build import make_program, options_of  # noqa: E402
 from stretto.examples.dcn import DCN  # noqa: E402
 from stretto.examples.wide_deep import WideDeep  # noqa: E402
 from stretto.examples.xdeepfm import XDeepFM  # noqa: E402
@@ -278,7 +278,16 @@ def used_optimizer() -> Any:
 
 def test_a_job_may_name_every_optimizer_of_the_store():
     """The names stand in the job's schema and in the store."""
-    assert set(get_args(ModelSpec.model_fields["optimizer"].annotation)) == set(OPTIMIZERS)
+    assert set(get_args(UpdateRule)) == set(OPTIMIZERS)
+
+
+def test_a_job_may_name_a_rule_of_rows_and_one_of_dense_parameters():
+    rules = {"rows": "rowwise-adagrad", "dense": {"name": "adam", "learning_rate": 0.001}}
+    model = {"entry": "m:M", "optimizer": rules, "learning_rate": 0.2}
+    job = JobSpec.parse({"name": "a", "model": model, "dataset": {"samples": 5}})
+    layout = make_program(Task(), options_of(job)).layout
+    assert (layout.tables[0].optimizer, layout.optimizer) == (RowWiseAdagrad(0.2), Adam(0.001))
+    assert program_of(Task(optimizer="sgd"), optimizer=options_of(job).optimizer).updates.rules[0].told()[:3] == "SGD"
 
 
 def schedule(name: str, *arguments: Any, **options: Any) -> Any:
@@ -370,6 +379,30 @@ def test_gradients_are_clipped_as_keras_clips_them(option: str, limits: Clipping
         program_of(Task(optimizer=optimizer, clipping=limits))
     with pytest.raises(ModelRefused, match=r"clipping = 1: give stretto\.optimizers\.Clipping"):
         program_of(Task(clipping=1))
+
+
+def test_each_rule_clips_the_gradients_of_its_own_variables_as_keras_does():
+    whole, first, second = (
+        program_of(Task(optimizer=given), learning_rate=0.1)
+        for given in (
+            "sgd",
+            {"rows": keras.optimizers.SGD(clipnorm=1e-3), "dense": keras.optimizers.Adam(global_clipnorm=2e-3)},
+            {"rows": keras.optimizers.SGD(), "dense": keras.optimizers.Adam(clipvalue=1e-3)},
+        )
+    )
+    batch = whole.read(0, 32)
+    keys = whole.index(batch)
+    values = (rows_for(whole, keys, 2), keys, whole.initial_dense(), whole.initial_state(), batch)
+    found = whole.step(*values)
+    dense = [keras.ops.convert_to_tensor(each) for each in (found.dense[:14].reshape(14, 1), found.dense[14:])]
+    for program, rows in ((first, {"clipnorm": 1e-3}), (second, {})):
+        options = {"global_clipnorm": 2e-3} if rows else {"clipvalue": 1e-3}
+        expected = keras.optimizers.SGD(**options)._clip_gradients(dense)
+        clipped = keras.optimizers.SGD(**rows)._clip_gradients([keras.ops.convert_to_tensor(found.rows[0])])
+        step = program.step(*values)
+        np.testing.assert_allclose(step.dense, np.concatenate([np.reshape(each, -1) for each in expected]), rtol=1e-5)
+        np.testing.assert_allclose(step.rows[0], clipped[0], rtol=1e-5)
+        assert not np.allclose(step.dense, found.dense)
 
 
 def two_tables() -> Any:

@@ -38,11 +38,12 @@ def _lines(
         yield from _explained(description, indent)
         mark = "#" if given is None else ""
         default = defaults.get(name, _default(field, inner))
-        if "properties" in inner and inner.get("title") != "Plan":
+        value = default if given is None else given[name]
+        if "properties" in inner and inner.get("title") != "Plan" and not isinstance(value, str):
             yield f"{indent}{mark}{name}:"
-            yield from _lines(inner, parts, given and given[name], default or {}, indent + _INDENT)
+            defaults_there = default if isinstance(default, Mapping) else {}
+            yield from _lines(inner, parts, given and given[name], defaults_there, indent + _INDENT)
         else:
-            value = default if given is None else given[name]
             is_size = isinstance(value, int) and description.startswith(BYTES)
             yield f"{indent}{mark}{name}: {written_bytes(value) if is_size else _flow(value)}"
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeGuard, cast
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeGuard, cast, get_args
 
 from pydantic import (
     Field,
+    GetCoreSchemaHandler,
     StringConstraints,
     ValidationError,
     ValidationInfo,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -64,6 +67,46 @@ class TransferSpec(Spec):
     )
 
 
+UpdateRule = Literal["adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise-adagrad", "sgd"]
+LearningRate = Annotated[float, Field(gt=0, le=100)]
+
+
+class RuleSpec(Spec):
+    """An update rule with a step size of its own."""
+
+    name: UpdateRule = Field(description="update rule")
+    learning_rate: LearningRate | None = Field(default=None, description="step size; null: model.learning_rate")
+
+
+@dataclass(frozen=True, slots=True)
+class OrMapping:
+    """Annotation of an update rule that is a name, or else a mapping with the fields of a part."""
+
+    part: type[Spec]
+
+    def parse(self, given: Any) -> Any:
+        """Return a name or the part. Raises ValueError."""
+        if isinstance(given, self.part):
+            return given
+        if isinstance(given, dict):
+            return self.part.model_validate(given)
+        if isinstance(given, str) and given in get_args(UpdateRule):
+            return given
+        names = ", ".join(get_args(UpdateRule))
+        raise ValueError(f"one of {names}, or a mapping with the fields {', '.join(self.part.model_fields)}")
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        """Tell of a wrong value what is wrong with it in its own form alone, and not what each form would be."""
+        return WrapValidator(lambda given, _: self.parse(given)).__get_pydantic_core_schema__(source, handler)
+
+
+class RulesSpec(Spec):
+    """Update rules of embedding rows and of dense parameters."""
+
+    rows: Annotated[UpdateRule | RuleSpec, OrMapping(RuleSpec)] = Field(description="update rule of embedding rows")
+    dense: Annotated[UpdateRule | RuleSpec, OrMapping(RuleSpec)] = Field(description="update rule of dense parameters")
+
+
 class ModelSpec(Spec):
     """The user's training code: an object with ``build``, ``keys`` and ``read`` (libs/trainer)."""
 
@@ -87,9 +130,10 @@ class ModelSpec(Spec):
     arguments: Annotated[dict[str, str | int | float | bool], Field(max_length=60)] = Field(
         default_factory=dict[str, str | int | float | bool], description="keyword arguments of the entry"
     )
-    optimizer: Literal["adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise-adagrad", "sgd"] = Field(
+    optimizer: Annotated[UpdateRule | RulesSpec, OrMapping(RulesSpec)] = Field(
         default="adagrad",
-        description="update rule of embeddings and dense parameters; one that the training code gives has precedence",
+        description="update rule of embeddings and dense parameters, or one of each, as in {rows: rowwise-adagrad, "
+        "dense: adam}; what the training code gives has precedence",
     )
     learning_rate: Annotated[float, Field(gt=0, le=100, description="step size of the optimizer")] = 0.05
     row_weights: Literal["float32", "bfloat16"] = Field(

@@ -31,6 +31,11 @@ def test_what_is_stated_comes_first_and_everything_else_with_its_default() -> No
     assert JobSpec.model_fields.keys() - {"api"} <= names
 
 
+def test_a_field_of_several_forms_is_written_in_the_one_that_is_stated() -> None:
+    model = {"entry": "m:M", "optimizer": {"rows": "sgd", "dense": {"name": "adam", "learning_rate": 0.5}}}
+    assert read_job(commented(STATED | {"model": model})) == JobSpec.parse(STATED | {"model": model})
+
+
 def test_a_default_may_be_stated_by_deleting_the_mark() -> None:
     text = commented(STATED)
     for option in ("#priority: 1.0", "#image: null", "#environment: {}", "#evaluate_every_samples: null"):

@@ -11,6 +11,7 @@ from stretto_messages.values import NO_EXTENDED, ExtendedPerPod
 from stretto_wire import JobSpec, WireError
 from stretto_wire.findings import MOST
 from stretto_wire.jobspec.jobfile import read_job
+from stretto_wire.jobspec.spec import RulesSpec
 
 GOOD = "name: a\nmodel: {entry: 'm:M'}\ndataset: {samples: 5}\n"
 BAD = """\
@@ -95,6 +96,40 @@ def test_devices_are_of_every_pod_of_a_role_and_have_prices() -> None:
     assert job.resources.extended == ExtendedPerPod(worker=(("amd.com/gpu", 2), ("nvidia.com/gpu", 1)))
     assert job.prices.extended_hour == {"nvidia.com/gpu": 2.5}
     assert read_job(GOOD, "YAML").resources.extended == NO_EXTENDED
+
+
+RULES = "name: a\nmodel: {{entry: 'm:M', optimizer: {rules}}}\ndataset: {{samples: 5}}\n"
+
+
+@pytest.mark.parametrize(
+    "rules", ["ftrl", "{rows: sgd, dense: {name: adam, learning_rate: 0.5}}", "{rows: {name: sgd}, dense: adam}"]
+)
+def test_an_update_rule_is_one_for_all_or_one_for_rows_and_one_for_dense_parameters(rules: str) -> None:
+    job = read_job(RULES.format(rules=rules), "YAML")
+    assert JobSpec.parse(job.model_dump(mode="json")) == job
+    assert JobSpec.model_validate_json(job.model_dump_json()) == job
+    assert job.model.optimizer == ("ftrl" if rules == "ftrl" else RulesSpec.model_validate(job.model.optimizer))
+
+
+@pytest.mark.parametrize(
+    ("rules", "field", "value", "remedy"),
+    [
+        ("lamb", "", "lamb", "one of adagrad, adam, .*, sgd, or a mapping with the fields rows, dense"),
+        ("[adam]", "", r"\['adam'\]", "or a mapping with the fields rows, dense"),
+        ("{rows: adam}", ".dense", "absent", "has to be stated"),
+        ("{rows: adam, dense: sgd, denes: sgd}", ".denes", "sgd", "did you mean dense"),
+        ("{rows: lamb, dense: adam}", ".rows", "lamb", "one of adagrad, .* fields name, learning_rate"),
+        ("{rows: {learning_rate: 1}, dense: adam}", ".rows.name", "absent", "one of adagrad"),
+        ("{rows: adam, dense: {name: sgd, learning_rate: 0}}", ".dense.learning_rate", "0", "above 0 and at most 100"),
+    ],
+)
+def test_a_wrong_update_rule_is_told_of_in_the_form_that_it_has(
+    rules: str, field: str, value: str, remedy: str
+) -> None:
+    [found] = refused(RULES.format(rules=rules)).findings
+    assert found.field == f"model.optimizer{field}"
+    assert re.fullmatch(value, found.value)
+    assert re.search(remedy, found.remedy)
 
 
 def test_findings_beyond_the_bound_are_counted() -> None:
