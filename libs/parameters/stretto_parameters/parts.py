@@ -96,6 +96,11 @@ class TableParts:
         return sum(arena.used_bytes for arena in self._arenas)
 
     @property
+    def rows_bytes(self) -> int:
+        """Bytes of memory that hot and warm rows themselves take."""
+        return self._rows.used_bytes + self._warm_rows.used_bytes
+
+    @property
     def warm_bytes(self) -> int:
         """Bytes of memory that warm rows take, but for their entries."""
         return self._warm_rows.used_bytes + self._warm_owners.used_bytes
