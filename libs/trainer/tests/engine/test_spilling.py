@@ -139,7 +139,7 @@ def test_rows_that_a_batch_has_read_are_not_evicted_before_it_has_them(spilling,
     worker.pull(keys)
 
     def after_others(first=None):
-        while first is None and hand.has_hot():
+        while first is None and hand.can_evict():
             if victims := hand.choose():
                 hand.write(victims)
                 hand.release(victims)
