@@ -72,6 +72,7 @@ class TableParts:
         self.shift = shift
         self.heads = np.zeros((count, _FIELDS), np.int64)
         self.heads[:, _MULTIPLIER] = np.uint64(multiplier).astype(np.int64)
+        self._loads = _LOAD_MIN + (_LOAD_MAX - _LOAD_MIN) * np.arange(count) / count
         self.heads_address = int(self.heads.ctypes.data)
         self._rows = Arena(count, part_bytes_max)
         self._entries = Arena(count, part_bytes_max)
@@ -228,7 +229,7 @@ class TableParts:
             )
         mask = int(self.heads[part, MASK])
         slots = mask + 1
-        while rows > slots * self._load(part):
+        while rows > slots * self._loads[part]:
             slots *= 2
         try:
             self._rows.ensure(part, hot * self.form.row_bytes)
@@ -310,12 +311,8 @@ class TableParts:
     def _slots(self, part: int) -> int:
         return self._rows.size_bytes(part) // self.form.row_bytes if self.form.words else ROWS_MAX
 
-    def _load(self, part: int) -> float:
-        return _LOAD_MIN + (_LOAD_MAX - _LOAD_MIN) * part / len(self.heads)
-
     def _limits(self) -> NDArray[np.float64]:
-        loads = _LOAD_MIN + (_LOAD_MAX - _LOAD_MIN) * np.arange(len(self.heads)) / len(self.heads)
-        return (self.heads[:, MASK] + 1) * loads
+        return (self.heads[:, MASK] + 1) * self._loads
 
 
 def split(places: U64) -> tuple[I64, I64]:
