@@ -109,7 +109,7 @@ class Reference:
         self.rebuild(parts, part)
 
     def gather(self, parts: TableParts, keys: U64, places: U64, out: F32, due: Due | None = None) -> None:
-        """Write the weights of each key: those of its row, after the steps that it is due, else the initial ones.
+        """Write the weights of each key: the row's, after the steps that it is due, else the initial ones.
 
         A warm row is read where it is.
         """

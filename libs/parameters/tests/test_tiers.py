@@ -121,7 +121,7 @@ MANY = [np.sort(np.random.default_rng(5).integers(0, 2**64, count, dtype=np.uint
 
 
 class Trial:
-    """One store and a dictionary of what it must hold. Each operation may be left half done while others come.
+    """A store beside a dictionary with the values that the store must hold. Operations may stay half done meanwhile.
 
     The dictionary rounds a row whenever the store makes it warm.
     """

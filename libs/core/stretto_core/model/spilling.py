@@ -99,7 +99,7 @@ class Step:
 
 
 def spilling_cpu_s(rows: float, reads: float) -> float:
-    """Return the processor time of a step's reads, beside that of a server whose rows are all in memory."""
+    """Return the processor seconds that the reads of a step add to those of a step with all rows in memory."""
     return rows * LOOK_CPU_S + reads * READ_CPU_S if reads else 0.0
 
 
@@ -119,7 +119,7 @@ def miss_ratio(curve: Sequence[float], hot_share: float, batch_share: float) -> 
 
 
 def reads_per_step(curve: Sequence[float], hot_share: float, rows: float, pulled: float) -> float:
-    """Return how many of the rows that a step pulls are read, at a server of so many ``rows``."""
+    """Return how many of the rows that a step pulls are read, at a server with this number of ``rows``."""
     return BY_HEAT * miss_ratio(curve, hot_share, pulled / max(rows, 1.0)) * pulled
 
 

@@ -194,7 +194,7 @@ class Tiers:
         grow(self._kernels, self.tables[number], np.zeros_like(more), more)
         self._kernels.rouse(self.tables[number], places)
         if not over_budget and self.hand.used_bytes > self.hand.budget_bytes:
-            # only now: all that the batch needs is hot, and can be kept so
+            # only now are all rows hot that the batch needs, and can be kept so
             self.hand.make_room(number, more, places[places < ASLEEP])
 
     def overwrite(self, number: int, places: U64, rows: F32) -> None:
@@ -280,7 +280,7 @@ class Filling:
 
 
 def fill(lacking: Sequence[Filling]) -> None:
-    """Read the cold rows that copies lack, those of all copies at once, without any lock; then end their holds.
+    """Read the cold rows that copies lack, for all copies at once, without any lock; then end their holds.
 
     Raises LogDamaged.
     """

@@ -67,7 +67,7 @@ class Loading:
         self._kernels.rebuild(table, part)
 
     def _release(self, number: int, places: U64, cold: Bools, keys: U64, rows: F32) -> None:
-        """Make those of some rows cold that are told. Raises OSError."""
+        """Make the rows cold for which `cold` is true. Raises OSError."""
         records = self._logs[number].allot(int(cold.sum())) if cold.any() else np.zeros(0, np.uint64)
         try:
             self._logs[number].write(records, keys[cold], np.ascontiguousarray(rows[cold]))
@@ -82,7 +82,7 @@ class Loading:
         yield from (slice(begin, begin + step) for begin in range(0, max(1, rows), step))
 
     def _room_for(self, number: int, rows: int) -> int:
-        """Return the bytes that the words of so many rows of a part may take in memory."""
+        """Return the bytes that the words of a part's `rows` may take in memory."""
         room_bytes = self._hand.low * self._hand.budget_bytes - self._hand.used_bytes - rows * _BESIDE_BYTES
         return int(max(0.0, min(self.hot_share * rows * self._tables[number].form.row_bytes, room_bytes)))
 

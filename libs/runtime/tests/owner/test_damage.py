@@ -327,7 +327,7 @@ async def test_odd_subjects_and_headers_cost_a_dead_letter_at_most(client: Clien
         await send_raw(client, b"evt.v1.dispatcher.job-progressed.job-a", b"ce-id: dispatcher:x.9:0\r\n", b"\xff")
         await add_to_victim(client, added)
         assert runner._bus.reconnects == 0
-        # each name has its own partition, and the server maps "*" to none
+        # each name has a partition of its own; the server maps the name "*" to no partition
         await eventually(lambda: has_letters(client, len(names) - 1))
         found = await letters(client)
     assert len(found) == len(set(found)) == len(names) - 1

@@ -47,9 +47,9 @@ _PROBE_PAGES, _PROBE_READS = 2**13, 1024
 _RECENT = 64
 """Batches over which the rows of one are averaged."""
 _ACTIVE_S = 10.0
-"""Seconds since its last push in which a worker counts as one that trains."""
+"""Seconds since the last push of a worker, within which the worker counts as training."""
 _AT_HAND = 5
-"""Batches of a worker whose rows are to be hot: the one that it computes with, the next one, and three to come."""
+"""Batches of a worker whose rows are to be hot: the batch that is computed with, the next, and three to come."""
 _GAP_S = 1e-4
 """Pause after a slice of which nothing is to be written: who waits for the lock gets it before the next slice does."""
 _SLICES = 64

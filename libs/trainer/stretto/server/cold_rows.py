@@ -92,7 +92,7 @@ class ColdRows:
             return {"spill_fault": store.spill_fault}
         counts = store.unlocked.tiers.counts()
         before, self._told = self._told, (store.pulls.rows, counts.rows_read)
-        # the server counts anew in each of its lives
+        # a server counts from 0 in each of its lives
         pulled, read = (max(0, now - last) for now, last in zip(self._told, before, strict=True))
         return {
             "cold_rows": min(counts.cold_rows, store.categories()),  # a bucket that moves away still has its rows

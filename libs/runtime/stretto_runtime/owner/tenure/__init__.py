@@ -1,1 +1,1 @@
-"""Whose a partition is, since which term, and who comes next."""
+"""Owners of partitions: which replica has one, since which term, and which comes next."""
