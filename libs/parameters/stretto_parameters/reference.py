@@ -220,12 +220,12 @@ class Reference:
             part, row = place >> 32, place & 0xFFFFFFFF
             marks = parts.entries(part)["mark"]
             if marks[row] >= WARM:
-                _leave_warm(parts, part, int(marks[row] & NUMBER))
+                _leave(parts, part, int(marks[row] & NUMBER), warm=True)
             elif marks[row] >> HEAT_SHIFT:
                 records[number] = ABSENT
                 continue
             else:
-                _leave_hot(parts, part, int(marks[row]))
+                _leave(parts, part, int(marks[row]))
             marks[row] = COLD | np.uint32(records[number])
 
     def doze(self, parts: TableParts, places: U64, epoch: int) -> int:
@@ -241,7 +241,7 @@ class Reference:
             if unpacked(parts.form, packed).tobytes() != words.tobytes():
                 stamp = parts.entries(part)["epoch"][row] % STAMPS
                 parts.entries(part)["epoch"][row] = epoch + stamp
-            _leave_hot(parts, part, slot)
+            _leave(parts, part, slot)
             parts.count_slots(part, warm=1)
             parts.warm_rows(part)[to], parts.warm_owners(part)[to] = packed, row
             parts.entries(part)["mark"][row] = WARM | np.uint32(to)
@@ -254,7 +254,7 @@ class Reference:
             part, row = place >> 32, place & 0xFFFFFFFF
             slot = int(parts.entries(part)["mark"][row] & NUMBER)
             words = unpacked(parts.form, parts.warm_rows(part)[[slot]])
-            _leave_warm(parts, part, slot)
+            _leave(parts, part, slot, warm=True)
             parts.settle(part, np.array([row]))
             parts.rows(part)[-1] = words
             places[number] = place
@@ -363,22 +363,15 @@ def unpacked(form: RowFormat, warm: Bytes) -> F32:
     return rows
 
 
-def _leave_hot(parts: TableParts, part: int, slot: int) -> None:
-    """Take the slot of a hot row; the last hot row of the part comes into it."""
-    marks, rows, owners = parts.entries(part)["mark"], parts.rows(part), parts.owners(part)
+def _leave(parts: TableParts, part: int, slot: int, *, warm: bool = False) -> None:
+    """Take the slot of a hot or warm row; the last row of that tier of the part comes into it."""
+    marks = parts.entries(part)["mark"]
+    rows = parts.warm_rows(part) if warm else parts.rows(part)
+    owners = parts.warm_owners(part) if warm else parts.owners(part)
     moved = owners[-1]
     rows[slot], owners[slot] = rows[-1], moved
     marks[moved] = (marks[moved] & ~NUMBER) | np.uint32(slot)
-    parts.count_slots(part, hot=-1)
-
-
-def _leave_warm(parts: TableParts, part: int, slot: int) -> None:
-    """Take the slot of a warm row; the last warm row of the part comes into it."""
-    marks, rows, owners = parts.entries(part)["mark"], parts.warm_rows(part), parts.warm_owners(part)
-    moved = owners[-1]
-    rows[slot], owners[slot] = rows[-1], moved
-    marks[moved] = (marks[moved] & ~NUMBER) | np.uint32(slot)
-    parts.count_slots(part, warm=-1)
+    parts.count_slots(part, hot=-int(not warm), warm=-int(warm))
 
 
 def widened(halves: U16) -> F32:
