@@ -364,6 +364,15 @@ export interface GivenUp {
   partition?: string;
 }
 
+/** The workers of a mixed plan on one type of devices over a window: medians. */
+export interface GroupProfile {
+  /** type of devices of a worker; empty: the cluster's own cores */
+  device: string;
+  workers: number;
+  step_time_s: number;
+  times: StepTimes;
+}
+
 /** The past jobs most similar to a new one, and their smoothed configuration (Alg. 1). */
 export interface HistoryMatched {
   /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
@@ -600,6 +609,10 @@ export interface MeasuredConfiguration {
   worker_cpu_cores: number;
   ps_cpu_cores: number;
   batch_size: number;
+  /** type of devices of a worker; empty: the cluster's own cores */
+  device?: string;
+  /** Other workers of the job had devices of another type. */
+  mixed?: boolean;
   /** Median over windows. */
   step_time_s: number;
   windows: number;
@@ -759,7 +772,7 @@ export interface PartialShard {
 
 /** Number of pods of each role, and the size of each pod (DLRover-RM §4.1: w, p, lambda_w, lambda_p). */
 export interface Plan {
-  /** Number of workers. */
+  /** Number of workers, those of ``groups`` among them. */
   workers: number;
   /** Number of parameter servers. */
   ps: number;
@@ -771,6 +784,8 @@ export interface Plan {
   worker_memory_bytes: number;
   /** Memory of one parameter server, in bytes. */
   ps_memory_bytes: number;
+  /** Workers on types of devices, one group for each type, by their names. The others have ``worker_cpu_cores``. */
+  groups?: Array<WorkerGroup>;
 }
 
 /** All pods match the plan, and all parameters are on its servers. */
@@ -863,6 +878,8 @@ export interface PodPending {
   /** no-room: no node has room. quota: a quota is used up. image-pull: its image is not there (yet). */
   reason: "no-room" | "quota" | "image-pull";
   detail?: string;
+  /** type of devices of a worker; empty: the cluster's own cores */
+  device?: string;
 }
 
 /** Limits of a running pod were changed in place. */
@@ -891,6 +908,8 @@ export interface PodStarted {
   cause: "plan" | "relaunch" | "adopted";
   /** Mechanisms that enforce the limits. */
   limits?: Array<string>;
+  /** type of devices of a worker; empty: the cluster's own cores */
+  device?: string;
 }
 
 /** Prices of resources for the job's owner, per hour. */
@@ -934,6 +953,8 @@ export interface ProfileMeasured {
   spill_fault?: string;
   workers: Array<WorkerProfile>;
   ps: Array<PsProfile>;
+  /** Workers by the type of their devices, where the plan has groups; empty: all have cores. */
+  groups?: Array<GroupProfile>;
 }
 
 /** Forecast of the memory of one parameter server (DLRover-RM section 5.3). */
@@ -1066,14 +1087,14 @@ export interface ReplacementEnded {
 /** Limits within which Stretto sizes the job; nothing here has to be stated. */
 export interface ResourceSpec {
   /** limits of the workers */
-  workers?: RoleLimits;
+  workers?: WorkerLimits;
   /** limits of the parameter servers */
   ps?: PsLimits;
   /** pods that read and prepare batches for the workers */
   data?: DataWorkerSpec;
   /** start with this plan instead of a warm start */
   initial?: {
-    /** Number of workers. */
+    /** Number of workers, those of ``groups`` among them. */
     workers: number;
     /** Number of parameter servers. */
     ps: number;
@@ -1085,6 +1106,8 @@ export interface ResourceSpec {
     worker_memory_bytes: number | string;
     /** Memory of one parameter server, in bytes. */
     ps_memory_bytes: number | string;
+    /** Workers on types of devices, one group for each type, by their names. The others have ``worker_cpu_cores``. */
+    groups?: Array<WorkerGroup>;
   } | null;
   /** keep the initial plan; Stretto then only handles memory limits, faults and data workers */
   fixed?: boolean;
@@ -1098,18 +1121,6 @@ export interface RestartSpec {
   shard_failures?: number;
   /** samples of abandoned shards; more fail the job; null: 1 % of the samples of all epochs, of growing data those known so far */
   samples_given_up?: number | null;
-}
-
-/** Limits of the pods of one role. */
-export interface RoleLimits {
-  /** number of pods of the role */
-  count?: Range;
-  /** CPU cores of one pod */
-  cpu_cores?: CoreRange;
-  /** memory of one pod, in bytes or as sizes */
-  memory?: MemoryRange;
-  /** devices of one pod, such as nvidia.com/gpu: 1, by the names of Kubernetes' extended resources; every pod of the role has them, and the job waits until the cluster has as many free */
-  extended?: Record<string, number>;
 }
 
 /** One choice over all jobs under the cluster's capacity, with a proven bound. */
@@ -1314,6 +1325,32 @@ export interface VolumeSpec {
   writable?: boolean;
 }
 
+/** Workers of a job that have a unit each of one type of devices (HeterPS §3: one resource type). */
+export interface WorkerGroup {
+  /** name of a type of devices of the installation: lower-case letters, digits and hyphens, at most 40 */
+  device: string;
+  /** Number of workers of the group. */
+  workers: number;
+  /** CPU cores of one unit; they are none of the cluster's. */
+  cpu_cores: number;
+  /** Memory of one unit, in bytes; it is none of the cluster's. */
+  memory_bytes: number;
+}
+
+/** Limits of the workers, and the types of devices that they may have. */
+export interface WorkerLimits {
+  /** number of pods of the role */
+  count?: Range;
+  /** CPU cores of one pod */
+  cpu_cores?: CoreRange;
+  /** memory of one pod, in bytes or as sizes */
+  memory?: MemoryRange;
+  /** devices of one pod, such as nvidia.com/gpu: 1, by the names of Kubernetes' extended resources; every pod of the role has them, and the job waits until the cluster has as many free */
+  extended?: Record<string, number>;
+  /** types of devices, of those that the installation states, that workers may have instead of cores; auto: all of them. Stretto tries the promising ones and chooses by speed and price; none: cores alone */
+  devices?: "auto" | Array<string>;
+}
+
 /** One worker over a window. */
 export interface WorkerProfile {
   /** role and number; a number is never used again within a job */
@@ -1323,6 +1360,8 @@ export interface WorkerProfile {
   samples_per_s: number;
   cpu_used_cores: number;
   memory_used_bytes: number;
+  /** type of devices of a worker; empty: the cluster's own cores */
+  device?: string;
 }
 
 /** The message of each event, by the event's name. */

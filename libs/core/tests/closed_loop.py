@@ -19,7 +19,7 @@ from stretto_core.planner.state import PlannerSettings
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import GIB
-from stretto_messages.values import FeedProfile, Plan, Resources
+from stretto_messages.values import FeedProfile, GroupProfile, Plan, Resources
 
 MIB = 1024**2
 
@@ -35,9 +35,13 @@ def profile(samples: int = 5_000_000, **changes: Any) -> JobProfile:
     return JobProfile(**{"batch_size": 512, "samples": samples, "limits": LIMITS, **changes})
 
 
+CORE_COMPUTE_S = 0.02
+"""Time in which one core computes a batch."""
+
+
 def truth(p: Plan) -> float:
     """A step time with every effect of the default form."""
-    return 0.02 / p.worker_cpu_cores + 0.004 + 0.006 * p.workers / (p.ps * p.ps_cpu_cores) + 0.0005 * p.workers
+    return CORE_COMPUTE_S / p.worker_cpu_cores + 0.004 + 0.006 * p.workers / (p.ps * p.ps_cpu_cores) + 0.0005 * p.workers
 
 
 @dataclass
@@ -57,6 +61,9 @@ class Loop:
     prepare_s: float = 0.0
     """Time in which a worker, or a data worker, prepares a batch; 0: nobody waits, and no queue is measured."""
     data_workers: dict[str, int] = field(default_factory=dict)
+    compute_s: dict[str, float] = field(default_factory=dict)
+    """Time in which a unit of each type of devices computes a batch, for which cores take ``CORE_COMPUTE_S`` over
+    their number."""
 
     def __post_init__(self) -> None:
         self.arbiter = ArbiterMachine(None, self.settings or ArbiterSettings(self.capacity))
@@ -111,9 +118,13 @@ class Loop:
 
     def _train(self, job: str) -> None:
         version, now_plan = self.running[job]
-        trained = self.step_time(now_plan) * self.random.lognormvariate(0, self.noise)
+        steps = {
+            device: (self._alone_s(now_plan, device) * self.random.lognormvariate(0, self.noise), count)
+            for device, count in now_plan.worker_devices.items()
+        }
+        trained = next(iter(steps.values()))[0]
         step = max(trained, self._supply_s(job, now_plan))
-        rate = now_plan.workers * 512 / step
+        rate = sum(count * 512 / max(one, self._supply_s(job, now_plan)) for one, count in steps.values())
         if any(applied.job == job for _, applied in self.due):
             rate *= self.kept_while_applying
         self.done[job] += rate * self.window_s
@@ -123,12 +134,21 @@ class Loop:
         if self.prepare_s:
             times = replace(measured.times, read_s=step - trained)
             measured = replace(measured, times=times, feed=self._queue(job, now_plan, trained, step))
+        if now_plan.groups:
+            times = measured.times
+            groups = (GroupProfile(device=name, workers=n, step_time_s=s, times=times) for name, (s, n) in steps.items())
+            measured = replace(measured, groups=tuple(groups))
         self.tell(measured)
         self.tell(job_progressed(job, min(int(self.done[job]), total), total, rate))
         if self.done[job] >= total:
             del self.running[job]
             self.tell(job_ended(job, "completed"))
             self.tell(job_ended(job, "gone"))
+
+    def _alone_s(self, now_plan: Plan, device: str) -> float:
+        """Return the step time of a worker on ``device`` as it would be without noise."""
+        on_cores = self.step_time(now_plan)
+        return on_cores - CORE_COMPUTE_S / now_plan.worker_cpu_cores + self.compute_s[device] if device else on_cores
 
     def _supply_s(self, job: str, now_plan: Plan) -> float:
         """Return the least time between two steps of a worker that preparing batches allows."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le, MaxLen, MinLen
 
 from stretto_messages.base import GIB, Bytes, Cores, Count, Message, Name, PodId, RequestId, Seconds, Text, example
 from stretto_messages.books import AppliedBooks, Shortfall
 from stretto_messages.scenario import APPLIED, JOB, SERVERS, WIDER
-from stretto_messages.values import DATA_WORKERS_MAX, DataWorker, Evaluation, ParameterServer, Plan, Role
+from stretto_messages.values import DATA_WORKERS_MAX, DataWorker, Device, Evaluation, ParameterServer, Plan, Role
 
 LOG_PART_MAX = 32 << 10
 """Characters of one part of a pod's log; each may take six bytes in a message."""
@@ -31,6 +31,9 @@ class PodStarted(Message):
     cause: Literal["plan", "relaunch", "adopted"]
     limits: Annotated[tuple[Name, ...], MaxLen(8)] = ()
     """Mechanisms that enforce the limits."""
+    device: Device = ""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"device"})
 
 
 example(
@@ -58,6 +61,9 @@ class PodPending(Message):
     reason: Literal["no-room", "quota", "image-pull"]
     """no-room: no node has room. quota: a quota is used up. image-pull: its image is not there (yet)."""
     detail: Text = ""
+    device: Device = ""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"device"})
 
 
 example(

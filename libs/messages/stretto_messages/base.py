@@ -107,14 +107,33 @@ class Described:
 
     __slots__ = ()
 
+    SELDOM: ClassVar[frozenset[str]] = frozenset()
+    """Fields that writers leave out while they are empty: a fact of which most writers have none costs them no byte."""
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        """Tell pydantic which fields are left out while they are empty."""
+        schema = handler(source)
+        fields = schema["schema"]["fields"] if cls.SELDOM and schema["type"] == "dataclass" else ()
+        for each in fields:
+            if each["name"] in cls.SELDOM:
+                each["serialization_exclude_if"] = _is_empty
+        return schema
+
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> Any:
         """Put the docstrings of fields into the JSON Schema. Pydantic's own way reads them for each validator, too."""
         made = handler(core_schema)
-        properties = handler.resolve_ref_schema(made)["properties"]
+        described = handler.resolve_ref_schema(made)
         for name, text in descriptions_of(cls).items():
-            properties[name]["description"] = text
+            described["properties"][name]["description"] = text
+        if cls.SELDOM and "required" in described:
+            described["required"] = [name for name in described["required"] if name not in cls.SELDOM]
         return made
+
+
+def _is_empty(value: object) -> bool:
+    return not value
 
 
 def descriptions_of(kind: type[Any]) -> Mapping[str, str]:

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le, MaxLen
 
 from stretto_messages.base import GIB, Cores, Count, Fraction, Message, PodId, Rate, Seconds, Text, example
 from stretto_messages.books import ALL_ROWS, RowBooks
 from stretto_messages.scenario import JOB, MISS_RATIOS, PLAN, TIMES
-from stretto_messages.values import FeedProfile, MissRatios, Plan, PsProfile, StepTimes, WorkerProfile
+from stretto_messages.values import (
+    GROUPS_MAX,
+    FeedProfile,
+    GroupProfile,
+    MissRatios,
+    Plan,
+    PsProfile,
+    StepTimes,
+    WorkerProfile,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +50,10 @@ class ProfileMeasured(Message):
     """Name of a parameter server that cannot evict rows to its disk, and why; empty: none has said so."""
     workers: Annotated[tuple[WorkerProfile, ...], MaxLen(400)]
     ps: Annotated[tuple[PsProfile, ...], MaxLen(400)]
+    groups: Annotated[tuple[GroupProfile, ...], MaxLen(GROUPS_MAX + 1)] = ()
+    """Workers by the type of their devices, where the plan has groups; empty: all have cores."""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"groups"})
 
 
 example(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
@@ -156,6 +156,21 @@ def total(amounts: Iterable[Resources]) -> Resources:
     )
 
 
+DEVICES = "devices/"
+"""Begins the name under which the units of a type of devices are counted among extended resources: devices/gpu-a."""
+ANY_DEVICE = "auto"
+"""Stands for every type of devices of the cluster."""
+DEVICE_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?$"
+DeviceName = Annotated[
+    str,
+    Pattern(DEVICE_PATTERN),
+    Doc("name of a type of devices of the installation: lower-case letters, digits and hyphens, at most 40"),
+]
+Device = Annotated[str, MaxLen(40), Doc("type of devices of a worker; empty: the cluster's own cores")]
+GROUPS_MAX = 2
+"""Most types of devices of one plan. With three, a front over them is too large to search exactly."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExtendedPerPod:
     """Extended resources of one pod of each role. No plan changes them: only the number of pods is planned."""
@@ -182,11 +197,24 @@ def require(name: str, value: float, low: float, high: float = math.inf) -> None
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerGroup(Record):
+    """Workers of a job that have a unit each of one type of devices (HeterPS §3: one resource type)."""
+
+    device: DeviceName
+    workers: Annotated[int, Ge(1), Le(WORKERS_MAX)]
+    """Number of workers of the group."""
+    cpu_cores: Annotated[float, Ge(0.001), Le(1024)]
+    """CPU cores of one unit; they are none of the cluster's."""
+    memory_bytes: Annotated[int, Ge(2**20), Le(2**46)]
+    """Memory of one unit, in bytes; it is none of the cluster's."""
+
+
+@dataclass(frozen=True, slots=True)
 class Plan(Record):
     """Number of pods of each role, and the size of each pod (DLRover-RM §4.1: w, p, lambda_w, lambda_p)."""
 
     workers: Annotated[int, Ge(0), Le(WORKERS_MAX)]
-    """Number of workers."""
+    """Number of workers, those of ``groups`` among them."""
     ps: Annotated[int, Ge(1), Le(PS_MAX)]
     """Number of parameter servers."""
     worker_cpu_cores: Annotated[float, Ge(0.001), Le(1024)]
@@ -197,11 +225,17 @@ class Plan(Record):
     """Memory of one worker, in bytes."""
     ps_memory_bytes: Annotated[int, Ge(2**20), Le(2**46)]
     """Memory of one parameter server, in bytes."""
+    groups: Annotated[tuple[WorkerGroup, ...], MaxLen(GROUPS_MAX)] = ()
+    """Workers on types of devices, one group for each type, by their names. The others have ``worker_cpu_cores``."""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"groups"})
 
     def __post_init__(self) -> None:
         """Raise InvalidValue outside the domain of every decision. Published plans keep the bounds of the fields."""
         # one condition for all fields: a candidate has a plan, a job fifty candidates, and nothing is made as often
-        counts = 0 <= self.workers < math.inf and 1 <= self.ps < math.inf
+        counts = len(self.groups) <= self.workers < math.inf and 1 <= self.ps < math.inf
+        if self.groups:
+            self._require_groups()
         cores = 1e-3 <= self.worker_cpu_cores < math.inf and 1e-3 <= self.ps_cpu_cores < math.inf
         if counts and cores and 1 <= self.worker_memory_bytes < math.inf and 1 <= self.ps_memory_bytes < math.inf:
             return
@@ -211,25 +245,71 @@ class Plan(Record):
         for name in ("worker_cpu_cores", "ps_cpu_cores"):
             require(name, getattr(self, name), 1e-3)
 
-    def resources(self, extended: ExtendedPerPod) -> Resources:
-        """Return the resources of the whole job, whose pods have ``extended`` each."""
-        cores = self.workers * self.worker_cpu_cores + self.ps * self.ps_cpu_cores
-        memory = self.workers * self.worker_memory_bytes + self.ps * self.ps_memory_bytes
-        if not (extended.worker or extended.ps):
-            return Resources(cores, memory)
-        return Resources(cores, memory, extended.of(self.workers, self.ps))
+    def _require_groups(self) -> None:
+        """Raise InvalidValue unless the groups are of different types, in order, and no more than all workers."""
+        names = [group.device for group in self.groups]
+        if names != sorted({*names}):
+            raise InvalidValue(f"groups name the devices {names}; give each once, in alphabetical order")
+        if sum(group.workers for group in self.groups) > self.workers:
+            raise InvalidValue(f"workers is {self.workers}, fewer than those of groups; count those of groups, too")
 
-    def pod(self, role: Literal["worker", "ps"], extended: ExtendedPerPod) -> Resources:
-        """Return the resources of one pod of the role."""
+    @property
+    def cpu_workers(self) -> int:
+        """Number of workers on the cluster's own cores: those of no group."""
+        return self.workers - sum(group.workers for group in self.groups) if self.groups else self.workers
+
+    @property
+    def worker_devices(self) -> dict[Device, int]:
+        """Numbers of workers by the type of their devices, without zeros; those on cores are under the empty text."""
+        return {device: count for device, count in (("", self.cpu_workers), *self._counts) if count}
+
+    @property
+    def _counts(self) -> list[tuple[Device, int]]:
+        return [(group.device, group.workers) for group in self.groups]
+
+    def with_workers(self, cpu_workers: int, groups: Iterable[WorkerGroup]) -> Plan:
+        """Return the plan with these workers; groups that have none go, and of equal types there is one."""
+        kept = tuple(sorted((group for group in groups if group.workers), key=lambda group: group.device))
+        return replace(self, workers=cpu_workers + sum(group.workers for group in kept), groups=kept)
+
+    def fewer_workers(self, most: int) -> Plan:
+        """Return the plan with at most so many workers: those on cores go first, the last group's next."""
+        surplus = max(self.workers - most, 0)
+        left, surplus = max(self.cpu_workers - surplus, 0), max(surplus - self.cpu_workers, 0)
+        groups = list[WorkerGroup]()
+        for group in reversed(self.groups):
+            gone = min(group.workers, surplus)
+            surplus -= gone
+            groups.append(replace(group, workers=group.workers - gone))
+        return self.with_workers(left, groups)
+
+    def resources(self, extended: ExtendedPerPod) -> Resources:
+        """Return the resources of the whole job, whose pods on cores have ``extended`` each."""
+        workers = self.cpu_workers
+        cores = workers * self.worker_cpu_cores + self.ps * self.ps_cpu_cores
+        memory = workers * self.worker_memory_bytes + self.ps * self.ps_memory_bytes
+        if not (extended.worker or extended.ps or self.groups):
+            return Resources(cores, memory)
+        units = extended_of({DEVICES + group.device: group.workers for group in self.groups})
+        return Resources(cores, memory, added(extended.of(workers, self.ps), units))
+
+    def pod(self, role: Literal["worker", "ps"], extended: ExtendedPerPod, device: str = "") -> Resources:
+        """Return the resources of one pod of the role: of a worker on a type of devices, one unit of it."""
+        if device:
+            return Resources(0.0, 0, ((DEVICES + device, 1),))
         if role == "worker":
             return Resources(self.worker_cpu_cores, self.worker_memory_bytes, extended.of_pod(role))
         return Resources(self.ps_cpu_cores, self.ps_memory_bytes, extended.of_pod(role))
 
     def describe(self) -> str:
         """Return a short phrase for reasons that people read."""
+        workers = [
+            f"{self.cpu_workers} worker{'s' * (self.cpu_workers != 1)} x {self.worker_cpu_cores:g} cores"
+            f" / {self.worker_memory_bytes / GIB:.2f} GiB"
+        ]
+        of_groups = [f"{group.workers} worker{'s' * (group.workers != 1)} on {group.device}" for group in self.groups]
         return (
-            f"{self.workers} worker{'s' * (self.workers != 1)} x {self.worker_cpu_cores:g} cores"
-            f" / {self.worker_memory_bytes / GIB:.2f} GiB,"
+            f"{', '.join(workers * (self.cpu_workers > 0 or not of_groups) + of_groups)},"
             f" {self.ps} PS x {self.ps_cpu_cores:g} cores / {self.ps_memory_bytes / GIB:.2f} GiB"
         )
 
@@ -299,11 +379,16 @@ class MeasuredConfiguration(Record):
     worker_cpu_cores: Annotated[float, Gt(0), Le(1024)]
     ps_cpu_cores: Annotated[float, Gt(0), Le(1024)]
     batch_size: Annotated[int, Ge(1)]
+    device: Device = ""
+    mixed: bool = False
+    """Other workers of the job had devices of another type."""
     step_time_s: Annotated[float, Gt(0), Le(10**9)]
     """Median over windows."""
     windows: Annotated[int, Ge(1), Le(10**9)]
     log_sd: Annotated[float, Ge(0)]
     """Standard error of the logarithm of the step time."""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"device", "mixed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,6 +496,19 @@ class WorkerProfile(Record):
     samples_per_s: Rate
     cpu_used_cores: Cores
     memory_used_bytes: Bytes
+    device: Device = ""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"device"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupProfile(Record):
+    """The workers of a mixed plan on one type of devices over a window: medians."""
+
+    device: Device
+    workers: Count
+    step_time_s: Seconds
+    times: StepTimes
 
 
 MISS_POINTS = 16

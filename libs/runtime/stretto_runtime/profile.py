@@ -27,6 +27,7 @@ def profile_of(spec: JobSpec) -> JobProfile:
         data=DataWorkerLimits(resources.data.each, resources.data.always, resources.data.most),
         spill=resources.ps.spill,
         spill_limit_bytes=resources.ps.spill_limit,
+        devices_asked=resources.workers.devices,
     )
 
 

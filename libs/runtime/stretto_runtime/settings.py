@@ -22,10 +22,12 @@ from pydantic import AfterValidator, Field, SecretStr, StringConstraints, Valida
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from stretto_bus.login import Login, redacted
 from stretto_core.model.teams import OTHERS, Quotas, TeamQuota
+from stretto_core.model.types import DeviceType
 from stretto_messages.base import JOB_PATTERN
 from stretto_messages.values import Resources, extended_of
 from stretto_wire.contract.registry import EVENTS_KEPT_S, USERS
 from stretto_wire.findings import findings_of
+from stretto_wire.jobspec.devices import DeviceTypes, DeviceTypeSpec
 from stretto_wire.jobspec.extended import OfCluster
 from stretto_wire.policy.allowed import Allowed, checked_folders, checked_images, entries_of
 from stretto_wire.policy.allowed_volumes import checked_volumes
@@ -37,14 +39,16 @@ from stretto_runtime.process.faults import SettingsFault
 PREFIX = "STRETTO_"
 DAY_S = 24 * 3600
 EXTENDED_VARIABLE = f"{PREFIX}EXTENDED_RESOURCES"
+DEVICE_TYPES_VARIABLE = f"{PREFIX}DEVICE_TYPES"
 TEXTS = {str, SecretStr, Path, type(None)}
 Rules = TypeVar("Rules")
 DAYS_MAX = 36_500
 QUOTA_PATTERN = rf"^(\{OTHERS}|{JOB_PATTERN[1:-1]})$"
-ALLOWED, TEAMS, EXTENDED, KEPT = "allowed", "teams", "extended", "kept"
-SHARED = frozenset({ALLOWED, TEAMS, EXTENDED, KEPT})
+ALLOWED, TEAMS, EXTENDED, DEVICE, KEPT = "allowed", "teams", "extended", "device", "kept"
+SHARED = frozenset({ALLOWED, TEAMS, EXTENDED, DEVICE, KEPT})
 """Begin the names of settings that several services or commands read (:class:`AllowedSettings`,
-:class:`TeamsSettings`, :class:`ExtendedSettings`, :class:`KeptSettings`); the others pass over them."""
+:class:`TeamsSettings`, :class:`ExtendedSettings`, :class:`DeviceSettings`, :class:`KeptSettings`); the others pass over
+them."""
 COMPONENTS = frozenset((*USERS, "streams", *SHARED, "cli", "trainer", "pod", "job", "demo"))
 
 
@@ -192,7 +196,30 @@ class ExtendedSettings(Settings):
     )
 
 
-class ClusterSettings(ExtendedSettings):
+class DeviceSettings(Settings):
+    """Settings of a service that knows types of devices. Every such service reads the same variable."""
+
+    device_types: DeviceTypes = Field(
+        default=(),
+        description="types of devices that workers may have beside the cluster's own cores, each with its price, as in "
+        '[{"name": "gpu-a", "price_per_hour": 1.2, "count": 4, "cpu_cores": 8, "memory": "64Gi", "extended": '
+        '{"nvidia.com/gpu": 1}}]; empty: none',
+    )
+
+    def device_type(self, name: str) -> DeviceTypeSpec | None:
+        """Return the type of that name; None for workers on cores.
+
+        Raises:
+            SettingsFault: the installation has no such type.
+        """
+        known = {each.name: each for each in self.device_types}
+        if name and name not in known:
+            there = ", ".join(known) or "none"
+            raise SettingsFault(f"{DEVICE_TYPES_VARIABLE}: {name} is not among its types ({there}); state it again")
+        return known.get(name)
+
+
+class ClusterSettings(ExtendedSettings, DeviceSettings):
     """Settings of a service that shares out the cluster; the defaults are those of an installation on one machine."""
 
     cpu_cores: float = Field(
@@ -203,9 +230,26 @@ class ClusterSettings(ExtendedSettings):
     )
 
     @property
+    def devices(self) -> tuple[DeviceType, ...]:
+        """The types as decisions know them."""
+        return tuple(
+            DeviceType(
+                each.name,
+                each.price_per_hour,
+                each.count,
+                each.cpu_cores,
+                each.memory,
+                each.speed,
+                each.interruptions_per_hour,
+            )
+            for each in self.device_types
+        )
+
+    @property
     def capacity(self) -> Resources:
-        """All resources of the cluster for pods."""
-        return Resources(self.cpu_cores, self.memory_bytes, extended_of(self.extended_resources))
+        """All resources of the cluster for pods, the units of devices beside the cores that belong to nobody."""
+        units = {device.resource: device.count for device in self.devices}
+        return Resources(self.cpu_cores, self.memory_bytes, extended_of(self.extended_resources | units))
 
 
 class AllowedSettings(Settings):

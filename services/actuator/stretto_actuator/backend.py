@@ -110,7 +110,8 @@ class PodSpec:
     checkpoints. ``egress``: the job has asked for a way out of its own network. ``secrets``: names of secrets of the
     place itself, whose keys become variables; a place without secrets finds them in ``files``. ``volumes``: data beside
     its own. ``texts``: absolute path -> content, laid into a container; the pod's program writes the others.
-    ``extended``: counts of devices, which the backend chooses.
+    ``extended``: counts of devices, which the backend chooses. ``node_selector``: labels of the nodes that it may be
+    on, where there are nodes.
     """
 
     job: str
@@ -129,6 +130,7 @@ class PodSpec:
     volumes: tuple[VolumeSpec, ...] = ()
     texts: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     extended: Extended = ()
+    node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, SecretStr
-from stretto_runtime.settings import ExtendedSettings, KeptSettings, StoreSettings
+from stretto_runtime.settings import DeviceSettings, ExtendedSettings, KeptSettings, StoreSettings
 from stretto_wire.jobspec.extended import Name
 from stretto_wire.jobspec.kubernetes import KubernetesSpec
 from stretto_wire.policy.allowed import Allowed
@@ -26,7 +26,7 @@ def networks_stated(text: str) -> str:
     return text
 
 
-class ActuatorSettings(StoreSettings, ExtendedSettings, KeptSettings):
+class ActuatorSettings(StoreSettings, ExtendedSettings, DeviceSettings, KeptSettings):
     """The backend of the pods, what jobs may ask for, and the time limits of the actuator."""
 
     backend: Literal["local", "docker", "kubernetes"] = Field("local", description="where pods run")

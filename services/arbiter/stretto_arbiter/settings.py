@@ -82,4 +82,4 @@ class ArbiterSettings(ClusterSettings, TeamsSettings):
 
     def machine(self) -> MachineSettings:
         """Return the settings of the machine."""
-        return machine_settings(MachineSettings, self, capacity=self.capacity, quotas=self.quotas)
+        return machine_settings(MachineSettings, self, capacity=self.capacity, devices=self.devices, quotas=self.quotas)

@@ -77,6 +77,7 @@ class PlannerSettings(ClusterSettings):
             self,
             room=self.capacity,
             cold_start=cold_start,
+            devices=self.devices,
             exploration=machine_settings(ExplorationLimits, self, axes=axes),
             overheads=machine_settings(Overheads, self),
         )

@@ -84,7 +84,7 @@ def _count_crash(state: ActuatorState, pod: Pod, event: PodExited, now: float) -
     workers = [pod, *state.of_role("worker")]
     enduring = any(w.started_at_s is not None and now - w.started_at_s >= ENDURING_S for w in workers)
     state.crashes_in_row = 1 if enduring else state.crashes_in_row + 1
-    if oom:
+    if oom and not pod.device:  # a unit of devices has the memory that it has
         raised = min(int(pod.memory_bytes * OOM_FACTOR), state.worker_memory_max_bytes)
         state.worker_memory_least_bytes = max(state.worker_memory_least_bytes, raised)
     if state.crashes_in_row <= max(CRASHES_MAX, CRASHES_PER_WORKER * (state.plan.workers if state.plan else 0)):

@@ -6,6 +6,7 @@ Names are never used again: numbers only grow, also across recoveries.
 from __future__ import annotations
 
 from stretto_messages.actuator import PodPending, PodResized, PodStarted
+from stretto_messages.values import Device
 
 from stretto_core.actuator import data_workers
 from stretto_core.actuator.state import ActuatorState, Facts, Pod, PodCause, Role
@@ -19,16 +20,29 @@ def resize_to_plan(state: ActuatorState) -> None:
     """Want the size of the current plan for every pod."""
     for pod in state.pods.values():
         if pod.phase != "stopping":
-            pod.cpu_cores, pod.memory_bytes = _size(state, pod.role)
+            pod.cpu_cores, pod.memory_bytes = _size(state, pod.role, pod.device)
 
 
 def fill(state: ActuatorState, role: Role, now: float, cause: PodCause, wait_s: float = 0.0) -> None:
     """Want as many pods of ``role`` as the plan says.
 
-    Leaving pods are taken back first, then new ones are named. Of too many, the newest stop.
+    Leaving pods are taken back first, then new ones are named. Of too many, the newest stop. Workers are counted by
+    their devices, since no worker can get others in place.
     """
-    pods = state.of_role(role)
-    missing = _wanted(state, role) - len(pods)
+    if role != "worker" or state.plan is None:
+        return _fill(state, role, "", _wanted(state, role), now, cause, wait_s)
+    wanted, there = state.plan.worker_devices, {pod.device for pod in state.of_role(role)}
+    if state.phase == "completing":  # whatever devices it has
+        wanted = {} if there else dict.fromkeys([*wanted][:1], min(1, state.evaluate))
+    for device in sorted({*wanted, *there}):
+        _fill(state, role, device, wanted.get(device, 0), now, cause, wait_s)
+
+
+def _fill(
+    state: ActuatorState, role: Role, device: Device, wanted: int, now: float, cause: PodCause, wait_s: float
+) -> None:
+    pods = [pod for pod in state.of_role(role) if pod.device == device]
+    missing = wanted - len(pods)
     if missing > 0:
         kept = (pod for pod in state.pods.values() if pod.role == role and pod.leaving and not pod.retired)
         leaving = sorted(kept, key=lambda pod: -pod.number)
@@ -37,7 +51,7 @@ def fill(state: ActuatorState, role: Role, now: float, cause: PodCause, wait_s: 
             missing -= 1
             state.relayout("plan")
         for _ in range(missing):
-            name_pod(state, role, now, cause, wait_s)
+            name_pod(state, role, now, cause, wait_s, device)
     if state.phase == "completing":
         return
     for pod in pods[len(pods) + missing :] if missing < 0 else []:
@@ -48,14 +62,16 @@ def fill(state: ActuatorState, role: Role, now: float, cause: PodCause, wait_s: 
             pod.stop()
 
 
-def name_pod(state: ActuatorState, role: Role, now: float, cause: PodCause, wait_s: float = 0.0) -> None:
+def name_pod(
+    state: ActuatorState, role: Role, now: float, cause: PodCause, wait_s: float = 0.0, device: Device = ""
+) -> None:
     """Want another pod, in ``wait_s`` at the earliest; after repeated failures of its role, later."""
     number = state.next_number[role]
     state.next_number[role] = number + 1
     in_row = state.failures_in_row[role] if cause == "relaunch" else 0
     if in_row > 1:
         wait_s = max(wait_s, min(2.0 ** (in_row - 2), BACKOFF_MAX_S))
-    cpu_cores, memory_bytes = _size(state, role)
+    cpu_cores, memory_bytes = _size(state, role, device)
     pod = Pod(
         name=f"{role}-{number}",
         role=role,
@@ -65,6 +81,7 @@ def name_pod(state: ActuatorState, role: Role, now: float, cause: PodCause, wait
         plan_version=state.plan_version,
         cause=cause,
         wanted_at_s=now,
+        device=device,
         not_before_s=now + wait_s,
     )
     state.pods[pod.name] = pod
@@ -76,13 +93,16 @@ def _wanted(state: ActuatorState, role: Role) -> int:
     if role == "data":
         return data_workers.wanted(state)
     if state.phase == "completing":  # only the pods that the conclusion needs
-        return min(1, state.evaluate) if role == "worker" else len(state.of_role("ps"))
-    return state.plan.workers if role == "worker" else state.plan.ps
+        return len(state.of_role("ps"))
+    return state.plan.ps
 
 
-def _size(state: ActuatorState, role: Role) -> tuple[float, int]:
+def _size(state: ActuatorState, role: Role, device: Device) -> tuple[float, int]:
     plan = state.plan
     assert plan is not None  # pods are named only after a plan
+    for group in plan.groups:
+        if device == group.device:
+            return group.cpu_cores, group.memory_bytes
     if role == "data":
         return state.data.cpu_cores, state.data.memory_bytes
     if role == "worker":

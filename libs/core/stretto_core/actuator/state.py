@@ -7,7 +7,7 @@ from typing import Literal
 
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobCompleted
-from stretto_messages.values import DataWorker, Plan
+from stretto_messages.values import DataWorker, Device, Plan
 
 Role = Literal["worker", "ps", "data"]
 WaitReason = Literal["no-room", "quota", "image-pull"]
@@ -66,6 +66,8 @@ class Pod:
     plan_version: int
     cause: PodCause
     wanted_at_s: float
+    device: Device = ""
+    """A worker's type of devices; of its size the plan's group says what a unit has."""
     not_before_s: float = 0.0
     phase: Literal["starting", "running", "stopping"] = "starting"
     waiting: WaitReason | None = None

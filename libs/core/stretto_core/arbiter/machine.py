@@ -84,6 +84,8 @@ class ArbiterMachine:
         self.state = state or ArbiterState()
         self.settings = settings or ArbiterSettings(Resources(1e9, 2**60))
         self.select = select
+        for job in self.state.jobs.values():  # types may have come, gone or another price since the state was saved
+            job.profile = job.profile.among(self.settings.devices)
         self._context = StepContext(self.state, self.settings, select_name, ranking, ranking_name)
 
     def handle(self, event: ArbiterEvent, now: float) -> list[Action]:
@@ -175,7 +177,11 @@ class ArbiterMachine:
             return
         self.state.submitted += 1
         self.state.jobs[event.job] = JobState(
-            event.job, event.profile, self.state.submitted, submitted_s=now, team=event.team
+            event.job,
+            event.profile.among(self.settings.devices),
+            self.state.submitted,
+            submitted_s=now,
+            team=event.team,
         )
         self._context.register.touch(event.job)
 
@@ -202,7 +208,7 @@ class ArbiterMachine:
             job.data_limit, job.data_limited_s = max(job.data - 1, 0), now
         elif job.plan is not None:
             job.unplaced[event.pod] = Unplaced(
-                job.plan.pod(event.role, job.profile.extended), now, event.detail or event.reason
+                job.plan.pod(event.role, job.profile.extended, event.device), now, event.detail or event.reason
             )
 
     def _ended(self, job: JobState, event: JobCompleted | JobCancelled | JobFailed | JobFinished, now: float) -> None:

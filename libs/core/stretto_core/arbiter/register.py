@@ -389,8 +389,7 @@ def spare(job: JobState, plan: Plan) -> Resources:
         return NOTHING
     low = job.profile.limits.low
     least = replace(
-        plan,
-        workers=min(plan.workers, low.workers),
+        plan.fewer_workers(low.workers),
         worker_cpu_cores=max(plan.worker_cpu_cores / 2, low.worker_cpu_cores),
         ps_cpu_cores=max(plan.ps_cpu_cores / 2, low.ps_cpu_cores),
     )

@@ -12,7 +12,7 @@ from stretto_messages.values import NOTHING, Plan, PlanKind, Remedy, Resources, 
 from stretto_core.arbiter.selection import OBJECTIVE, RHO, Objective
 from stretto_core.arbiter.worth import same_shape
 from stretto_core.model.teams import Quotas, TeamQuota
-from stretto_core.model.types import JobProfile
+from stretto_core.model.types import DeviceType, JobProfile
 
 URGENCY_MAX = 10.0
 
@@ -29,6 +29,8 @@ class ArbiterSettings:
     get to leave. A job that went back to a plan it had before does so again only after ``return_again_s``, so that
     noise does not make it alternate. A round decides on ``decisions_most`` jobs, each with its reasons: every event
     that comes meanwhile waits for all of them.
+
+    ``devices``: types whose units ``capacity`` counts beside cores.
 
     ``quotas``: those of teams (``arbiter.teams``); none: all jobs are one team's.
 
@@ -54,6 +56,7 @@ class ArbiterSettings:
     patience_s: float = 1.0
     background_timeout_s: float = 60.0
     no_room_s: float = 300.0
+    devices: tuple[DeviceType, ...] = ()
     quotas: Quotas = field(default_factory=dict[str, TeamQuota])
 
 

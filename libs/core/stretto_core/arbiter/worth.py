@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from stretto_messages.base import GIB
 from stretto_messages.planner import CandidatesComputed
-from stretto_messages.values import NOTHING, PLAN_FIELDS, Candidate, Plan, Resources, larger
+from stretto_messages.values import DEVICES, NOTHING, PLAN_FIELDS, Candidate, Extended, Plan, Resources, larger
 
 from stretto_core.arbiter.selection import Option
 from stretto_core.model.pareto import half_width, relative_error
@@ -127,7 +128,10 @@ def fit_into(plan: Plan, profile: JobProfile, free: Resources) -> Plan | None:
         low = getattr(limits.low, name)
         while not profile.resources(plan).fits(free) and getattr(plan, name) > low:
             half = getattr(plan, name) / 2
-            changes = {name: max(half if name.endswith("_cores") else int(half), low)}
+            if name == "workers":
+                plan = plan.fewer_workers(max(int(half), low))
+                continue
+            changes: dict[str, Any] = {name: max(half if name.endswith("_cores") else int(half), low)}
             if name == "ps":
                 held = math.ceil(plan.ps * plan.ps_memory_bytes / changes["ps"])
                 changes["ps_memory_bytes"] = min(held, limits.high.ps_memory_bytes)
@@ -141,10 +145,11 @@ def give_back(plan: Plan, profile: JobProfile, missing: Resources) -> Plan:
     """Return the plan with workers, then cores, reduced until ``missing`` is free or the lower limits are reached.
 
     Parameter servers and their memory stay: their parameters would be lost, or would take long to move. Devices that
-    the workers do not have are for other jobs to give back.
+    the workers do not have are for other jobs to give back. Workers on devices that are missing go first.
     """
-    limits, held, of_worker = profile.limits, profile.resources(plan), dict(profile.extended.worker)
-    devices = tuple((name, count) for name, count in missing.extended if name in of_worker)
+    limits, held = profile.limits, profile.resources(plan)
+    of_workers = {name for name, _ in profile.extended.worker} | {DEVICES + group.device for group in plan.groups}
+    devices = tuple((name, count) for name, count in missing.extended if name in of_workers)
     by_workers, by_cores = replace(missing, extended=devices), replace(missing, extended=())
 
     def enough(wanted: Resources, smaller: Plan) -> bool:
@@ -152,8 +157,18 @@ def give_back(plan: Plan, profile: JobProfile, missing: Resources) -> Plan:
 
     smaller = plan
     while not enough(by_workers, smaller) and smaller.workers > limits.low.workers:
-        smaller = replace(smaller, workers=smaller.workers - 1)
+        smaller = _without_one(smaller, devices)
     for name in ("worker_cpu_cores", "ps_cpu_cores"):
         if not enough(by_cores, smaller):
             smaller = replace(smaller, **{name: max(getattr(smaller, name) / 2, getattr(limits.low, name))})
     return smaller
+
+
+def _without_one(plan: Plan, devices: Extended) -> Plan:
+    """Return the plan with a worker less: one on ``devices`` if there is any, else one on cores."""
+    wanted = {name for name, count in devices if count > 0}
+    for group in plan.groups:
+        if DEVICES + group.device in wanted:
+            less = [replace(each, workers=each.workers - (each is group)) for each in plan.groups]
+            return plan.with_workers(plan.cpu_workers, less)
+    return plan.fewer_workers(plan.workers - 1)

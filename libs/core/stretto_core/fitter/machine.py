@@ -6,6 +6,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 from stretto_messages.actuator import JobFailed
 from stretto_messages.dispatcher import JobCompleted
@@ -13,7 +14,7 @@ from stretto_messages.fitter import ModelFitted
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.planner import HistoryMatched
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import Interval, KnownModel, MeasuredConfiguration, StepTimes
+from stretto_messages.values import GroupProfile, Interval, KnownModel, MeasuredConfiguration, StepTimes
 
 from stretto_core.fitter.regression import Fitting, fit
 from stretto_core.fitter.state import ConfigurationWindows, FitState, FitterSettings, Window
@@ -66,23 +67,29 @@ class FitMachine:
 
     def _measured(self, event: ProfileMeasured, now: float) -> list[Action]:
         """Refit, unless the window is known already or changes little."""
-        rows = self._remember(event, now)
+        steps = steps_of(event)
+        rows, *_ = [self._remember(each, now) for each in steps]
         if rows is None:
             return []
         first = rows.seen <= self.settings.first_windows or rows.seen % self.settings.every_windows == 0
         published = self.state.published_step_time_s
-        drifted = published > 0 and abs(math.log(trained_s(event) / published)) > self.settings.drift
+        drifted = published > 0 and abs(math.log(steps[0].trained_s / published)) > self.settings.drift
+        drifted |= any(self._drifted(step) for step in steps[1:])
         if not first and not drifted and event.plan_version == self.state.published_version:
             return []
         fitted = self._fit(event, now)
         self.state.published_step_time_s = fitted.measured_step_time_s
+        self.state.published_of_devices = {step.configuration.device: step.trained_s for step in steps[1:]}
         self.state.published_version = event.plan_version
         return [Emit(fitted)]
 
-    def _remember(self, event: ProfileMeasured, now: float) -> ConfigurationWindows | None:
+    def _drifted(self, step: Step) -> bool:
+        published = self.state.published_of_devices.get(step.configuration.device, 0.0)
+        return published > 0 and abs(math.log(step.trained_s / published)) > self.settings.drift
+
+    def _remember(self, step: Step, now: float) -> ConfigurationWindows | None:
         """Add the window and return those of its configuration; None if it was there already."""
-        configuration = Configuration.of(event.plan, event.batch_size)
-        window = Window(now, trained_s(event), components_of(event.times))
+        configuration, window = step.configuration, Window(now, step.trained_s, step.components_s)
         rows = next((known for known in self.state.measured if known.configuration == configuration), None)
         if rows is None:
             rows = ConfigurationWindows(configuration)
@@ -103,7 +110,7 @@ class FitMachine:
         similar = self.state.similar if len(aggregated) <= self.settings.few_configurations else None
         form = self.settings.form
         model = self.algorithm([measured for measured, _ in aggregated], form, similar=similar)
-        configuration = Configuration.of(event.plan, event.batch_size)
+        configuration = steps_of(event)[0].configuration
         here = next(known for measured, known in aggregated if measured.configuration == configuration)
         x = Inputs.of([configuration])
         low, high = model.interval_s(x)
@@ -140,7 +147,28 @@ LEAST_PART = 0.01
 """Least part of a step that is training, whatever the wait is: medians of both need not be of the same worker."""
 
 
-def trained_s(event: ProfileMeasured) -> float:
+class Step(NamedTuple):
+    """One window's step of the workers that have the same devices."""
+
+    configuration: Configuration
+    trained_s: float
+    components_s: dict[str, float]
+
+
+def steps_of(event: ProfileMeasured) -> list[Step]:
+    """Return the steps of a window, that of workers on cores first; where the plan has no groups, there is no other."""
+    told = event.groups or (event,)
+    return [
+        Step(
+            Configuration.of(event.plan, event.batch_size, each.device if isinstance(each, GroupProfile) else ""),
+            trained_s(each),
+            components_of(each.times),
+        )
+        for each in told
+    ]
+
+
+def trained_s(event: ProfileMeasured | GroupProfile) -> float:
     """Return the step time T without the wait for its batch, which no term of the model explains (GoldMiner §3.4)."""
     return max(event.step_time_s - event.times.read_s, LEAST_PART * event.step_time_s)
 
@@ -176,6 +204,8 @@ def aggregate(rows: ConfigurationWindows, now: float, half_life_s: float) -> tup
             worker_cpu_cores=rows.configuration.worker_cpu_cores,
             ps_cpu_cores=rows.configuration.ps_cpu_cores,
             batch_size=rows.configuration.batch_size,
+            device=rows.configuration.device,
+            mixed=rows.configuration.mixed,
             step_time_s=step_time_s,
             windows=rows.seen,
             log_sd=log_sd,

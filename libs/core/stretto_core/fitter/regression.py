@@ -231,8 +231,9 @@ def _assemble(
     # a step has at most one whole of any term, jobs are alike in their usual steps
     scale = np.maximum(scale.max(axis=0) if similar is None else scale.mean(axis=0), 1e-30)
     prior = np.full(len(terms), form.share_prior if similar is None else SIMILAR_SHARE_SD)
+    computes = np.array([term.computes for term in terms])
     if similar is None:
-        prior[0] = 10.0
+        prior[computes] = 10.0
     stacked = np.concatenate(rows)
     return _System(
         terms=terms,
@@ -245,7 +246,7 @@ def _assemble(
         share=np.where(np.arange(len(stacked)) < len(measurements), 1.0, COMPONENT_WEIGHT),
         weight=np.array([row.weight for row in measurements]),
         scale=scale,
-        ridge=prior if similar is not None else np.where((np.arange(len(terms)) > 0) & form.ridge, prior, FREE),
+        ridge=prior if similar is not None else np.where(~computes & form.ridge, prior, FREE),
         spread=prior,
         expected=np.zeros(len(terms)) if similar is None else _shares(similar, terms, scale, x, step_time),
     )

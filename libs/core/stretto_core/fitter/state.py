@@ -47,11 +47,12 @@ class ConfigurationWindows:
 
 @dataclass(slots=True)
 class FitState:
-    """Everything measured of one job, what was last published, the step time and its plan's version, and the model of a
-    job like this one."""
+    """Everything measured of one job, what was last published, the step time (beside it those of a mixed plan's other
+    groups) and its plan's version, and the model of a job like this one."""
 
     measured: list[ConfigurationWindows] = field(default_factory=list[ConfigurationWindows])
     windows: int = 0
     published_step_time_s: float = 0.0
+    published_of_devices: dict[str, float] = field(default_factory=dict[str, float])
     published_version: int = 0
     similar: KnownModel | None = None

@@ -14,10 +14,20 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.base import GIB
-from stretto_messages.values import NO_EXTENDED, Candidate, ExtendedPerPod, Interval, Plan, Resources
+from stretto_messages.values import (
+    DEVICES,
+    NO_EXTENDED,
+    Candidate,
+    ExtendedPerPod,
+    Interval,
+    Plan,
+    Resources,
+    WorkerGroup,
+)
 
+from stretto_core.model.mixed import MixedWorkers
 from stretto_core.model.throughput import KNOWS_NOTHING, Array, Configuration, FittedModel, Inputs, throughput
-from stretto_core.model.types import JobLimits, Prices
+from stretto_core.model.types import DeviceType, JobLimits, Prices
 
 MEBIBYTE = 1024**2
 MEMORY_STEP_BYTES = 16 * MEBIBYTE
@@ -30,7 +40,8 @@ AXIS_LIMITS = (64, 32, 32, 32)  # values per axis; longer ranges are thinned geo
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Every plan that a search may return. ``ps_memory_bytes`` has one value per entry of ``ps``, because the
-    embeddings are split over the PSes. ``extended``: what every pod has beside cores and memory."""
+    embeddings are split over the PSes. ``extended``: what every pod has beside cores and memory. ``groups``: workers on
+    devices, which every plan of the grid has among its workers."""
 
     workers: tuple[int, ...]
     ps: tuple[int, ...]
@@ -39,6 +50,12 @@ class Grid:
     worker_memory_bytes: int
     ps_memory_bytes: tuple[int, ...]
     extended: ExtendedPerPod = NO_EXTENDED
+    groups: tuple[WorkerGroup, ...] = ()
+
+    @property
+    def on_devices(self) -> int:
+        """Number of workers of every plan that are on devices."""
+        return sum(group.workers for group in self.groups)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -59,6 +76,7 @@ class Grid:
                 ps_cpu_cores=self.ps_cpu_cores[lp],
                 worker_memory_bytes=self.worker_memory_bytes,
                 ps_memory_bytes=self.ps_memory_bytes[p],
+                groups=self.groups,
             )
             for w, p, lw, lp in np.stack(np.unravel_index(indices, self.shape), axis=1).tolist()
         ]
@@ -76,18 +94,21 @@ class Grid:
         """Cores and bytes of every plan; the bytes broadcast."""
         x = self.inputs(1)
         ps_bytes = np.array(self.ps_memory_bytes, dtype=np.float64).reshape(1, -1, 1, 1)
-        cores = x.workers * x.worker_cpu_cores + x.ps * x.ps_cpu_cores
-        return cores, x.workers * self.worker_memory_bytes + x.ps * ps_bytes
+        workers = x.workers - self.on_devices
+        cores = workers * x.worker_cpu_cores + x.ps * x.ps_cpu_cores
+        return cores, workers * self.worker_memory_bytes + x.ps * ps_bytes
 
     def cost_per_hour(self, prices: Prices) -> Array:
         """RC of every plan (Eq. 7), in :attr:`shape`."""
         cores, memory = self.resources()
         cost = cores * prices.cpu_core_hour + memory / GIB * prices.memory_gib_hour
         of_worker, of_ps = (prices.of_extended(counts) for counts in (self.extended.worker, self.extended.ps))
+        if self.groups:
+            cost = cost + prices.of_extended(tuple((DEVICES + each.device, each.workers) for each in self.groups))
         if not (of_worker or of_ps):
             return cost
         x = self.inputs(1)
-        return cost + (x.workers * of_worker + x.ps * of_ps)
+        return cost + ((x.workers - self.on_devices) * of_worker + x.ps * of_ps)
 
     def beyond(self, room: Resources) -> NDArray[np.bool_]:
         """Return which plans need more than ``room``; broadcasts to :attr:`shape`."""
@@ -95,9 +116,9 @@ class Grid:
         over = (cores > room.cpu_cores + 1e-9) | (memory > room.memory_bytes)
         x, of_worker, of_ps = self.inputs(1), dict(self.extended.worker), dict(self.extended.ps)
         for name in of_worker.keys() | of_ps.keys():
-            counts = x.workers * of_worker.get(name, 0) + x.ps * of_ps.get(name, 0)
+            counts = (x.workers - self.on_devices) * of_worker.get(name, 0) + x.ps * of_ps.get(name, 0)
             over = over | (counts > room.count_of(name))
-        return over
+        return over | any(group.workers > room.count_of(DEVICES + group.device) for group in self.groups)
 
 
 def grid_within(
@@ -173,17 +194,21 @@ class PricedPlan:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A configuration that was measured: its throughput replaces the prediction. ``log_sd`` is its uncertainty."""
+    """A configuration that was measured: its throughput replaces the prediction. ``log_sd`` is its uncertainty.
+
+    ``groups`` of its plan: with another mix of devices it is another plan.
+    """
 
     configuration: Configuration
     throughput: float
     log_sd: float
+    groups: tuple[WorkerGroup, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateProblem:
     """The input of a candidate algorithm. ``room`` is what the whole job may use (None: the grid alone limits it),
-    ``seed`` is for algorithms that draw random numbers."""
+    ``seed`` is for algorithms that draw random numbers. ``devices``: the types that its workers may have."""
 
     model: FittedModel
     batch_size: int
@@ -192,6 +217,14 @@ class CandidateProblem:
     verified: tuple[Verified, ...] = ()
     room: Resources | None = None
     seed: int = 0
+    devices: tuple[DeviceType, ...] = ()
+    back_s: float = 0.0
+    """Time until another worker trains after one was taken away."""
+
+    @property
+    def workers(self) -> MixedWorkers:
+        """The workers of its plans, whatever devices they have."""
+        return MixedWorkers(self.model, self.batch_size, self.devices, self.back_s)
 
     def beyond_room(self) -> NDArray[np.bool_]:
         """Return which plans of the grid need more than ``room``, in the grid's shape."""
@@ -202,16 +235,20 @@ class CandidateProblem:
     def throughput(self) -> Array:
         """Predicted (or verified) throughput of every plan of the grid, in the grid's shape."""
         x = self.grid.inputs(self.batch_size)
-        result = np.array(np.broadcast_to(throughput(self.model.step_time_s(x), x), self.grid.shape))
+        if not self.grid.groups:
+            result = np.array(np.broadcast_to(throughput(self.model.step_time_s(x), x), self.grid.shape))
+        else:
+            rates = self.workers.rates(x, self.grid.groups)
+            result = sum((group.rate for group in rates), start=np.zeros(self.grid.shape))
         for known in self.verified:
-            if (index := self._index(known.configuration)) is not None:
+            if known.groups == self.grid.groups and (index := self._index(known.configuration)) is not None:
                 result[index] = known.throughput
         return result
 
     def _index(self, known: Configuration) -> tuple[int, int, int, int] | None:
         grid = self.grid
         try:
-            return (
+            return (  # a plan without workers on cores has whatever cores: those of the grid
                 grid.workers.index(known.workers),
                 grid.ps.index(known.ps),
                 grid.worker_cpu_cores.index(known.worker_cpu_cores),
@@ -242,11 +279,11 @@ def with_verified(problem: CandidateProblem, front: Sequence[PricedPlan], curren
     the measured plan is the best there is. Memory as in :func:`grid_within`, but beyond the job's limits too: whoever
     decides says why a plan that is known to be better cannot be had.
     """
-    present = {Configuration.of(priced.plan, problem.batch_size) for priced in front}
+    present = {(Configuration.of(priced.plan, problem.batch_size), priced.plan.groups) for priced in front}
     result = list(front)
     for known in problem.verified:
         at = known.configuration
-        if at in present or at.batch_size != problem.batch_size:
+        if (at, known.groups) in present or at.batch_size != problem.batch_size:
             continue
         memory = math.ceil(current.ps_memory_bytes * max(current.ps / at.ps, 1))
         plan = replace(
@@ -256,6 +293,7 @@ def with_verified(problem: CandidateProblem, front: Sequence[PricedPlan], curren
             worker_cpu_cores=at.worker_cpu_cores,
             ps_cpu_cores=at.ps_cpu_cores,
             ps_memory_bytes=memory,
+            groups=known.groups,
         )
         result.append(
             PricedPlan(plan, known.throughput, problem.prices.cost_per_hour(plan.resources(problem.grid.extended)))
@@ -269,12 +307,18 @@ def pareto_indices(cost: Array, gain: Array) -> NDArray[np.int64]:
     Of equal points the first stays. Integer cost bins first discard what any strictly cheaper bin already beats
     (linear time), so that the exact sort sees only a few points of a million.
     """
+    if cost.size <= COST_BINS:
+        return _records(cost, gain, np.arange(cost.size))
     low, high = float(cost.min()), float(cost.max())
     bins = ((cost - low) * ((COST_BINS - 1) / max(high - low, 1e-300))).astype(np.int64)
     best = np.full(COST_BINS, -np.inf)
     np.maximum.at(best, bins, gain)
     cheaper = np.concatenate([[-np.inf], np.maximum.accumulate(best)[:-1]])
-    kept = np.flatnonzero(gain > cheaper[bins])
+    return _records(cost, gain, np.flatnonzero(gain > cheaper[bins]))
+
+
+def _records(cost: Array, gain: Array, kept: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return those of the points ``kept`` that gain more than every cheaper one, by rising cost."""
     order = kept[np.lexsort((kept, -gain[kept], cost[kept]))]
     record = np.maximum.accumulate(np.concatenate([[-np.inf], gain[order][:-1]]))
     return order[gain[order] > record]
@@ -295,8 +339,10 @@ class Overheads:
 
     def seconds(self, current: Plan, target: Plan) -> float:
         """The wasted seconds of going from one plan to another: workers join at once, PSes migrate one by one."""
-        workers = self.worker_change_s if target.workers != current.workers else 0.0
-        resized = self.resize_s if replace(current, workers=target.workers, ps=target.ps) != target else 0.0
+        counts = (target.workers, target.groups) != (current.workers, current.groups)
+        workers = self.worker_change_s if counts else 0.0
+        same = replace(current, workers=target.workers, ps=target.ps, groups=target.groups)
+        resized = self.resize_s if same != target else 0.0
         return workers + resized + abs(target.ps - current.ps) * self.ps_change_s
 
 
@@ -336,9 +382,9 @@ def weigh(problem: CandidateProblem, front: Sequence[PricedPlan], against: Compa
     """Candidates with intervals, overhead and gain; cheapest first, as in ``front``."""
     if not front:
         return []
-    configurations = [Configuration.of(priced.plan, problem.batch_size) for priced in front]
-    log_sd = problem.model.log_sd(Inputs.of(configurations))
-    known = {verified.configuration: verified.log_sd for verified in problem.verified}
+    configurations = [(Configuration.of(priced.plan, problem.batch_size), priced.plan.groups) for priced in front]
+    log_sd = problem.workers.log_sd([priced.plan for priced in front])
+    known = {(verified.configuration, verified.groups): verified.log_sd for verified in problem.verified}
     quantile = problem.model.quantile(0.9)
     result: list[Candidate] = []
     for priced, configuration, predicted_sd in zip(front, configurations, log_sd, strict=True):

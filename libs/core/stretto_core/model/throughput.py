@@ -9,6 +9,9 @@ w workers, p parameter servers, l_w and l_p cores of one worker and one PS.
   measured data: a cost that grows with w and does not shrink with p. Where they vary, two more: a8 [n > 1] + a9 w/n
   (n nodes: other nodes are further away, and pods of one node share its network) and a10 m/memory (what a worker's
   memory cannot cache is read again).
+Workers on a type of devices d compute in a term of their own, a1@d m (alpha_grad@d m), for which a1 m/l_w is left out:
+one type's coefficient knows nothing of another's cores, and all other terms are shared (HeterPS Eq. 1: OCT by type).
+
 - ``optimus`` (Optimus, EuroSys'18 §3.2): theta0 m + theta1 + theta2 w/p + theta3 w + theta4 p.
 
 Systems that overlap computing, communicating and reading take less than the sum. The terms of the default form belong
@@ -38,6 +41,8 @@ Array = NDArray[np.float64]
 FormName = Literal["default", "paper"]
 """Form of the throughput model that a fitter may be set to."""
 COUNTS = ("workers", "ps")
+AT = "@"
+"""Stands in a coefficient's name between the term and the type of devices whose workers it is of."""
 AXES = (*COUNTS, "worker_cpu_cores", "ps_cpu_cores")
 """Fields of a configuration, and of a plan, that can be varied."""
 COMPONENTS = ("grad", "upd", "sync", "emb")
@@ -55,7 +60,8 @@ class FitError(CoreError):
 class Configuration:
     """The variables of the step time. ``model_mb``, ``bandwidth_mb_s`` and ``embedding_dim`` are Eq. 4 and 5's
     M, B and D: constants of a job, 1 where unknown (then they are part of the coefficient). So are ``nodes``, on which
-    the pods are, and ``worker_memory_gib``."""
+    the pods are, and ``worker_memory_gib``. The step is that of the workers on ``device`` (empty: on cores); ``mixed``:
+    others of the job have another one, which the step time is taken not to depend on."""
 
     workers: int
     ps: int
@@ -67,16 +73,36 @@ class Configuration:
     embedding_dim: float = 1.0
     nodes: int = 1
     worker_memory_gib: float = 1.0
+    device: str = ""
+    mixed: bool = False
 
     @staticmethod
-    def of(plan: Plan, batch_size: int) -> Configuration:
-        """The part of a plan that the step time depends on."""
-        return Configuration(plan.workers, plan.ps, plan.worker_cpu_cores, plan.ps_cpu_cores, batch_size)
+    def of(plan: Plan, batch_size: int, device: str = "") -> Configuration:
+        """The part of a plan that the step time of its workers on ``device`` depends on."""
+        mixed = bool(plan.groups) and (plan.cpu_workers > 0 or len(plan.groups) > 1)
+        of_units = {group.device: group.cpu_cores for group in plan.groups}
+        return Configuration(
+            plan.workers,
+            plan.ps,
+            of_units.get(device, plan.worker_cpu_cores),
+            plan.ps_cpu_cores,
+            batch_size,
+            device=device,
+            mixed=mixed,
+        )
 
     @staticmethod
     def measured(row: MeasuredConfiguration) -> Configuration:
         """The configuration that the fitter's windows were measured under."""
-        return Configuration(row.workers, row.ps, row.worker_cpu_cores, row.ps_cpu_cores, row.batch_size)
+        return Configuration(
+            row.workers,
+            row.ps,
+            row.worker_cpu_cores,
+            row.ps_cpu_cores,
+            row.batch_size,
+            device=row.device,
+            mixed=row.mixed,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +142,7 @@ class Inputs:
     embedding_dim: Array
     nodes: Array = field(default_factory=lambda: np.ones(()))
     worker_memory_gib: Array = field(default_factory=lambda: np.ones(()))
+    device: NDArray[np.str_] = field(default_factory=lambda: np.array(""))
 
     @staticmethod
     def of(configurations: Sequence[Configuration]) -> Inputs:
@@ -124,7 +151,8 @@ class Inputs:
         def column(name: str) -> Array:
             return np.array([getattr(row, name) for row in configurations], dtype=np.float64)
 
-        return Inputs(**{name: column(name) for name in Inputs.__slots__})
+        numbers = {name: column(name) for name in Inputs.__slots__ if name != "device"}
+        return Inputs(**numbers, device=np.array([row.device for row in configurations], dtype=np.str_))
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +165,21 @@ class Term:
     feature: Callable[[Inputs], Array]
     path: str = "servers"
     if_varies: str = ""
+    device: str | None = None
+    """The type of devices whose workers the term is of; None: all workers'."""
+
+    def of(self, x: Inputs) -> Array:
+        """Return the input of the term: 0 for workers on other devices than its own."""
+        amount = self.feature(x)
+        if self.device is None:
+            return amount
+        own = x.device == self.device
+        return amount if own.all() else amount * own
+
+    @property
+    def computes(self) -> bool:
+        """True for the term of a worker's own computing, which no prior pulls."""
+        return self.device is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +203,7 @@ def _ones(x: Inputs) -> Array:
 PAPER = Form(
     name="paper",
     terms=(
-        Term("alpha_grad", "grad", lambda x: x.batch_size / x.worker_cpu_cores),  # Eq. 2
+        Term("alpha_grad", "grad", lambda x: x.batch_size / x.worker_cpu_cores, device=""),  # Eq. 2
         Term("alpha_upd", "upd", lambda x: x.workers / (x.ps * x.ps_cpu_cores)),  # Eq. 3
         Term("alpha_sync", "sync", lambda x: x.model_mb / x.ps / (x.bandwidth_mb_s / x.workers)),  # Eq. 4
         Term("alpha_emb", "emb", lambda x: x.batch_size * x.embedding_dim / x.ps),  # Eq. 5
@@ -174,7 +217,7 @@ PAPER = Form(
 DEFAULT = Form(
     name="default",
     terms=(
-        Term("a1", "grad", lambda x: x.batch_size / x.worker_cpu_cores, "worker"),
+        Term("a1", "grad", lambda x: x.batch_size / x.worker_cpu_cores, "worker", device=""),
         Term("a3", "upd", lambda x: x.workers / (x.ps * x.ps_cpu_cores)),
         Term("a4", "sync", lambda x: x.workers),
         Term("a5", "sync", lambda x: np.log(x.workers)),
@@ -194,7 +237,7 @@ DEFAULT = Form(
 OPTIMUS = Form(
     name="optimus",
     terms=(
-        Term("theta0", "grad", lambda x: x.batch_size),
+        Term("theta0", "grad", lambda x: x.batch_size, device=""),
         Term("theta2", "sync", lambda x: x.workers / x.ps),
         Term("theta3", "sync", lambda x: x.workers),
         Term("theta4", "sync", lambda x: x.ps),
@@ -221,6 +264,7 @@ def terms_of(form: Form, x: Inputs, components: Sequence[str] = (), overlap: flo
     There is one constant, one more per component measured by itself and, where paths overlap, one of the worker.
     """
     varying = [term for term in form.terms if not term.if_varies or np.ptp(getattr(x, term.if_varies)) > 0]
+    varying[1:1] = [_on_device(form, name) for name in sorted({*x.device.ravel().tolist()} - {""})]
     own = {*components, "grad"} if overlap > 1 else {*components}
     constants = [_constant(form, component, component in components) for component in COMPONENTS if component in own]
     return (*varying, *constants, Term(form.constant, "", _ones))
@@ -229,7 +273,17 @@ def terms_of(form: Form, x: Inputs, components: Sequence[str] = (), overlap: flo
 def terms_named(form: Form, names: Sequence[str]) -> tuple[Term, ...]:
     """Return the terms of a fitted model, by their names."""
     known = _terms_by_name(form)
-    return tuple(known[name] for name in names)
+    return tuple(known[name] if name in known else _on_device(form, name.partition(AT)[2]) for name in names)
+
+
+def _on_device(form: Form, device: str) -> Term:
+    """Return the term of computing of workers on a type of devices, whose units are all alike: coefficient x m."""
+    first = form.terms[0]
+    return Term(f"{first.name}{AT}{device}", first.component, _batch, first.path, device=device)
+
+
+def _batch(x: Inputs) -> Array:
+    return x.batch_size
 
 
 def _terms_by_name(form: Form) -> dict[str, Term]:
@@ -252,7 +306,11 @@ def combined(parts: Array, overlap: float) -> Array:
 
 def is_understood(model: KnownModel) -> bool:
     """Return True if the terms of a remembered model are those of its form: an earlier version may have had others."""
-    return model.form in FORMS and model.coefficients.keys() <= _terms_by_name(FORMS[model.form]).keys()
+    if model.form not in FORMS:
+        return False
+    form = FORMS[model.form]
+    ours = (name for name in model.coefficients if not name.startswith(form.terms[0].name + AT))
+    return _terms_by_name(form).keys() >= {*ours}
 
 
 def predicted_step_time_s(form: str, coefficients: Mapping[str, float], overlap: float, x: Inputs) -> Array:
@@ -263,7 +321,7 @@ def predicted_step_time_s(form: str, coefficients: Mapping[str, float], overlap:
         coefficient = coefficients[term.name]
         if coefficient > 0:  # broadcasting the small feature arrays keeps a million-plan grid cheap
             path = term.path if overlap > 1 else ""
-            paths[path] = paths.get(path, np.zeros(shape)) + coefficient * term.feature(x)
+            paths[path] = paths.get(path, np.zeros(shape)) + coefficient * term.of(x)
     if len(paths) > 1:
         return np.maximum(combined(np.stack(list(paths.values())), overlap), 1e-12)
     return np.maximum(next(iter(paths.values()), np.zeros(shape)), 1e-12)
@@ -358,6 +416,11 @@ class FittedModel:
         trained_s = predicted_step_time_s(self.form, self.coefficients, self.overlap, x)
         return trained_s if self.supply == ENDLESS else np.maximum(trained_s, self.supply.step_time_s(x))
 
+    @property
+    def devices(self) -> frozenset[str]:
+        """The types of devices on which workers were measured; empty text stands for cores."""
+        return frozenset(row.device for row in self.measured)
+
     def log_sd(self, x: Inputs) -> Array:
         """Standard deviation of log T of each row of one-dimensional inputs: coefficients, noise-free."""
         terms = terms_named(form_named(self.form), tuple(self.coefficients))
@@ -409,7 +472,7 @@ def throughput(step_time_s: Array, x: Inputs) -> Array:
 
 def design_of(terms: Sequence[Term], x: Inputs) -> Array:
     """One row per configuration, one column per term."""
-    return np.stack([np.broadcast_to(term.feature(x), x.workers.shape) for term in terms], axis=1)
+    return np.stack([np.broadcast_to(term.of(x), x.workers.shape) for term in terms], axis=1)
 
 
 def predicted_at_least(
@@ -444,11 +507,15 @@ def _members(paths: tuple[str, ...]) -> Array:
 
 
 def _log_distance(x: Inputs, measured: Inputs) -> Array:
-    """Euclidean distance to the nearest measured configuration, over the logs of w, p, l_w, l_p, m, nodes, memory."""
+    """Euclidean distance to the nearest measured configuration, over the logs of w, p, l_w, l_p, m, nodes, memory.
+
+    Another type of devices is as far as a factor of e.
+    """
     names = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores", "batch_size", "nodes", "worker_memory_gib")
 
     def logs(rows: Inputs) -> Array:
         return np.log(np.stack([np.broadcast_to(getattr(rows, name), rows.workers.shape) for name in names], axis=1))
 
     here, there = logs(x), logs(measured)
-    return np.sqrt(((here[:, None, :] - there[None, :, :]) ** 2).sum(axis=2).min(axis=1))
+    other = np.broadcast_to(x.device, x.workers.shape)[:, None] != measured.device[None, :]
+    return np.sqrt((((here[:, None, :] - there[None, :, :]) ** 2).sum(axis=2) + other).min(axis=1))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from stretto_messages.base import DEFAULT_TEAM, GIB, InvalidValue
 from stretto_messages.values import (
+    ANY_DEVICE,
+    DEVICES,
     NO_EXTENDED,
     NOTHING,
     PLAN_FIELDS,
@@ -16,6 +19,7 @@ from stretto_messages.values import (
     Plan,
     Resources,
     Value,
+    WorkerGroup,
     require,
 )
 
@@ -39,7 +43,8 @@ class JobLimits:
             name: min(max(getattr(plan, name), getattr(self.low, name)), getattr(self.high, name))
             for name in PLAN_FIELDS
         }
-        return Plan(**inside)
+        groups = plan.fewer_workers(self.high.workers).groups if plan.groups else ()
+        return Plan(**inside, groups=groups)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,40 @@ class Prices:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceType:
+    """A type of devices of the cluster, whose units are whole: a worker on it has one, and nobody else has a part.
+
+    ``price_per_hour`` of one unit, of which there are ``count``. ``cpu_cores`` and ``memory_bytes`` come with a unit.
+    ``speed``: what a core of it computes, as a multiple of one of the cluster's own cores; a guess until a worker has
+    been measured. ``interruptions_per_hour``: how often a unit is taken away (a spot price's risk).
+    """
+
+    name: str
+    price_per_hour: float
+    count: int
+    cpu_cores: float
+    memory_bytes: int
+    speed: float = 1.0
+    interruptions_per_hour: float = 0.0
+
+    @property
+    def resource(self) -> str:
+        """The name under which its units are counted among extended resources."""
+        return DEVICES + self.name
+
+    def group(self, workers: int) -> WorkerGroup:
+        """Return so many workers on it."""
+        return WorkerGroup(self.name, workers, self.cpu_cores, self.memory_bytes)
+
+    def lost(self, back_s: float) -> float:
+        """Return the share of a worker's time that interruptions cost: each takes ``back_s`` until another one trains.
+
+        Books are exact: the shard goes on where the last push stood, so at most one batch is computed again.
+        """
+        return min(self.interruptions_per_hour * back_s / HOUR_S, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class DataWorkerLimits:
     """Data workers of a job: what each has, how many are there from start to end, and up to how many may come."""
 
@@ -95,6 +134,8 @@ class DataWorkerLimits:
 
 NO_DATA_WORKERS = DataWorkerLimits()
 
+HOUR_S = 3600.0
+
 SpillPolicy = Literal["never", "emergency", "auto"]
 """When rows may go to a server's disk: never, if it would run out of memory, or also where that is cheaper."""
 
@@ -107,7 +148,8 @@ class JobProfile:
     ``weight`` is the job's priority, a positive factor (1 = ordinary). ``fixed`` keeps the initial plan, whatever the
     throughput; memory is watched over all the same. ``deadline_s`` counts from the submission. ``extended``: what every
     pod has beside the cores and the memory of its plan. ``data``: the job's data workers. ``spill``: when rows may go
-    to the servers' disks, on each at most ``spill_limit_bytes``; None: what is free.
+    to the servers' disks, on each at most ``spill_limit_bytes``; None: what is free. ``devices_asked``: the types of
+    devices that its workers may have beside cores, or ``ANY_DEVICE``; ``devices``: those of them that there are.
     """
 
     batch_size: int
@@ -123,11 +165,24 @@ class JobProfile:
     data: DataWorkerLimits = NO_DATA_WORKERS
     spill: SpillPolicy = "emergency"
     spill_limit_bytes: int | None = None
+    devices_asked: tuple[str, ...] = ()
+    devices: tuple[DeviceType, ...] = ()
 
     def __post_init__(self) -> None:
         require("batch_size", self.batch_size, 1)
         require("samples", self.samples, 1)
         require("weight", self.weight, 1e-9)
+
+    def among(self, devices: Iterable[DeviceType]) -> JobProfile:
+        """Return the profile in a cluster that has these types of devices, with their prices."""
+        may = tuple(each for each in devices if {each.name, ANY_DEVICE} & {*self.devices_asked})
+        if may == self.devices:
+            return self
+        of_others = {
+            name: price for name, price in self.prices.extended_hour.items() if not name.startswith(DEVICES)
+        }
+        prices = replace(self.prices, extended_hour=of_others | {each.resource: each.price_per_hour for each in may})
+        return replace(self, devices=may, prices=prices)
 
     def resources(self, plan: Plan) -> Resources:
         """Return the resources of the whole job under ``plan``."""

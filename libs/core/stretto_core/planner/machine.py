@@ -21,7 +21,7 @@ from stretto_messages.planner import (
     PredictPlanReply,
 )
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import NOTHING, Interval, MeasuredConfiguration, Plan, PlanKind, Resources, larger
+from stretto_messages.values import NOTHING, Interval, Plan, PlanKind, Resources, larger
 
 from stretto_core.machine import Action, Emit
 from stretto_core.model.pareto import (
@@ -46,6 +46,7 @@ from stretto_core.model.throughput import (
 )
 from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.planner.exploration import next_measurement
+from stretto_core.planner.mixing import LEAST_LOG_SD, fronts, measured_plan, trial
 from stretto_core.planner.prediction import prediction
 from stretto_core.planner.state import PlannerSettings, PlanState
 from stretto_core.planner.tuning import Tuning
@@ -90,6 +91,8 @@ class PlanMachine:
         self.state = state or PlanState()
         self.settings = settings or PlannerSettings(room=Resources(1e9, 2**60))
         self.algorithm, self.algorithm_name = algorithm, algorithm_name
+        if self.state.profile is not None:  # types may have come, gone or another price since the state was saved
+            self.state.profile = self.state.profile.among(self.settings.devices)
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
@@ -141,7 +144,7 @@ class PlanMachine:
     # ---- start ------------------------------------------------------------------------------------------------
 
     def _opened(self, event: JobOpened, now: float) -> list[Action]:
-        state, profile = self.state, event.profile
+        state, profile = self.state, event.profile.among(self.settings.devices)
         if state.profile is not None:
             return []
         state.job, state.team, state.profile, state.submitted_s = event.job, event.team, profile, now
@@ -322,25 +325,29 @@ class PlanMachine:
             return []  # a change is under way, or these figures are of an earlier plan
         if self._tuning(profile).is_trying:
             return []  # the next windows tell what data workers bring
-        here = Configuration.of(state.plan, fitted.batch_size)
-        current = next((row for row in fitted.measured if Configuration.measured(row) == here), None)
-        if current is None or current.windows < self.settings.windows_min:
+        current = measured_plan(fitted, state.plan, self._supply(profile, state.plan), self.settings.windows_min)
+        if current is None:
             return []
-        problem = self._problem(fitted, profile, state.plan)
-        if not state.explored_enough:
-            proposal = self._explore(problem, current, profile, state.plan)
-            if proposal is not None:
-                state.pending = True
-                return [Emit(proposal)]
+        problem = self._problem(fitted, profile, state.plan, current)
+        proposal = self._explore(problem, current, profile, state.plan) if not state.explored_enough else None
+        if proposal is None and profile.devices:
+            proposal = self._try_device(problem, current, profile, state.plan)
+        if proposal is not None:
+            state.pending = True
+            return [Emit(proposal)]
         return self._candidates(problem, current, profile, state.plan)
 
-    def _problem(self, fitted: ModelFitted, profile: JobProfile, plan: Plan) -> CandidateProblem:
+    def _problem(
+        self, fitted: ModelFitted, profile: JobProfile, plan: Plan, current: Verified
+    ) -> CandidateProblem:
         supply = self._supply(profile, plan)
         verified = tuple(
-            Verified(Configuration.measured(row), measured_throughput(row, supply), max(row.log_sd, 0.01))
+            Verified(Configuration.measured(row), measured_throughput(row, supply), max(row.log_sd, LEAST_LOG_SD))
             for row in fitted.measured
-            if row.windows >= self.settings.windows_min
+            if row.windows >= self.settings.windows_min and not (row.device or row.mixed)
         )
+        if plan.groups:
+            verified += (current,)
         return CandidateProblem(
             model=FittedModel.of(fitted, supply),
             batch_size=fitted.batch_size,
@@ -351,6 +358,8 @@ class PlanMachine:
             verified=verified,
             room=self._room(profile),
             seed=fitted.points,
+            devices=profile.devices,
+            back_s=(self.state.overheads or self.settings.overheads).worker_change_s,
         )
 
     def _supply(self, profile: JobProfile, plan: Plan) -> Supply:
@@ -362,22 +371,19 @@ class PlanMachine:
         return max(profile.samples - self.state.samples_done, 0)
 
     def _explore(
-        self, problem: CandidateProblem, current: MeasuredConfiguration, profile: JobProfile, plan: Plan
+        self, problem: CandidateProblem, current: Verified, profile: JobProfile, plan: Plan
     ) -> PlanProposed | None:
         """Return the next measurement, or None if exploration is over for this job; the state keeps the reason."""
         state, settings = self.state, self.settings
-        overheads = state.overheads or settings.overheads
-        remaining_s = self._remaining(profile) / measured_throughput(current, problem.model.supply)
         choice = next_measurement(
             problem, plan, state.refused, state.explored, self._room(profile), settings.exploration
         )
         if choice.plan is None:
             state.explored_enough = choice.reasons[0]
             return None
-        wasted_s = overheads.seconds(plan, choice.plan)
-        takes_s = wasted_s + settings.windows_min * settings.window_s
-        if remaining_s < takes_s * (1 + settings.payback_factor):
-            state.explored_enough = f"{remaining_s:.0f} s of training are left: a measurement of {takes_s:.0f} s"
+        takes_s, left_s = self._measuring_s(plan, choice.plan), self._remaining(profile) / current.throughput
+        if left_s < takes_s * (1 + settings.payback_factor):
+            state.explored_enough = f"{left_s:.0f} s of training are left: a measurement of {takes_s:.0f} s"
             return None
         x = Inputs.of([Configuration.of(choice.plan, problem.batch_size)])
         expected = float(throughput(problem.model.step_time_s(x), x)[0])
@@ -387,7 +393,7 @@ class PlanMachine:
             kind="measure",
             plan=choice.plan,
             cost_per_hour=profile.cost_per_hour(choice.plan),
-            reasons=(*choice.reasons, f"measuring it takes about {takes_s:.0f} s of {remaining_s:.0f} s that are left"),
+            reasons=(*choice.reasons, f"measuring it takes about {takes_s:.0f} s of {left_s:.0f} s that are left"),
             throughput=expected,
             throughput_interval=Interval(
                 low=_bounded(expected * float(problem.model.step_time_s(x)[0] / high_s[0])),
@@ -395,26 +401,52 @@ class PlanMachine:
             ),
         )
 
+    def _measuring_s(self, plan: Plan, wanted: Plan) -> float:
+        """Return the time that a change to ``wanted`` wastes and its windows take."""
+        wasted_s = (self.state.overheads or self.settings.overheads).seconds(plan, wanted)
+        return wasted_s + self.settings.windows_min * self.settings.window_s
+
+    def _try_device(
+        self, problem: CandidateProblem, current: Verified, profile: JobProfile, plan: Plan
+    ) -> PlanProposed | None:
+        """Return the trial of a type of devices that may be cheaper, once each; its speed is unknown until then."""
+        state = self.state
+        found = trial(problem, profile, plan, state.devices_tried, state.refused)
+        if found is None:
+            return None
+        takes_s, left_s = self._measuring_s(plan, found.plan), self._remaining(profile) / current.throughput
+        if left_s < takes_s * (1 + self.settings.payback_factor):
+            return None
+        state.devices_tried.append(found.device)
+        return PlanProposed(
+            job=state.job,
+            kind="measure",
+            plan=found.plan,
+            cost_per_hour=profile.cost_per_hour(found.plan),
+            reasons=(found.reason, f"measuring it takes about {takes_s:.0f} s of {left_s:.0f} s that are left"),
+        )
+
     def _candidates(
-        self, problem: CandidateProblem, current: MeasuredConfiguration, profile: JobProfile, plan: Plan
+        self, problem: CandidateProblem, current: Verified, profile: JobProfile, plan: Plan
     ) -> list[Action]:
         """Return the Pareto front of the candidates, if it has changed since the published one."""
         state = self.state
         comparison = Comparison(
             current=plan,
-            current_throughput=measured_throughput(current, problem.model.supply),
+            current_throughput=current.throughput,
             remaining_samples=self._remaining(profile),
             overheads=state.overheads or self.settings.overheads,
         )
         measured = {row.configuration for row in problem.verified}
-        front = thin(with_verified(problem, self.algorithm(problem), plan), self.settings.candidates_max, measured)
+        found, considered = fronts(problem, self.algorithm, plan, profile.limits.high.workers)
+        front = thin(with_verified(problem, found, plan), self.settings.candidates_max, measured)
         fact = CandidatesComputed(
             job=state.job,
             plan_version=state.applied_version,
             plan=plan,
             throughput=comparison.current_throughput,
             algorithm=self.algorithm_name,
-            plans_considered=math.prod(problem.grid.shape),
+            plans_considered=considered,
             candidates=tuple(weigh(problem, front, comparison)),
         )
         if not fact.candidates or not self._changed(fact):

@@ -10,7 +10,7 @@ from stretto_messages.planner import CandidatesComputed, HistoryRecorded
 from stretto_messages.values import FeedProfile, Plan, Resources
 
 from stretto_core.model.pareto import Overheads
-from stretto_core.model.types import JobProfile
+from stretto_core.model.types import DeviceType, JobProfile
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.tuning import TuningState
 from stretto_core.planner.tuning_rules import TuningRules
@@ -24,7 +24,7 @@ class PlannerSettings:
     past jobs: its server has room for 3 million rows of 16 weights until the memory watch knows more. A plan is judged
     after ``windows_min`` windows of ``window_s``. A measurement is made only if the job still lasts ``payback_factor``
     times as long afterwards, so that there is time to leave a worse plan. ``cpu_step`` in cores. Candidates are
-    published again if the log of a throughput has changed by ``republish_change``.
+    published again if the log of a throughput has changed by ``republish_change``. ``devices``: the cluster's types.
     """
 
     room: Resources
@@ -35,6 +35,7 @@ class PlannerSettings:
     cpu_step: float = 0.5
     candidates_max: int = 64
     republish_change: float = 0.03
+    devices: tuple[DeviceType, ...] = ()
     exploration: ExplorationLimits = field(default_factory=ExplorationLimits)
     overheads: Overheads = field(default_factory=Overheads)
     tuning: TuningRules = field(default_factory=TuningRules)
@@ -64,6 +65,7 @@ class PlanState:
     explored: int = 0
     explored_enough: str = ""
     refused: list[Plan] = field(default_factory=list[Plan])
+    devices_tried: list[str] = field(default_factory=list[str])
     refused_at_s: float = 0.0
     samples_done: int = 0
     throughput: float = 0.0

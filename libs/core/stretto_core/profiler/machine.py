@@ -43,6 +43,7 @@ from stretto_core.profiler.window import (
     add_ps,
     add_worker,
     feed_profile,
+    group_profiles,
     median_times,
     miss_ratios,
     prepared_elsewhere,
@@ -151,7 +152,7 @@ class ProfilerMachine:
         window = state.pods.setdefault(event.pod, PodWindow(event.role))
         if window.started:
             return []
-        window.started = True
+        window.started, window.device = True, event.device
         _set_limits(window, event)
         self._note_number(event.pod)
         return self._cut(event.job, now)
@@ -296,6 +297,7 @@ class ProfilerMachine:
             and not state.migrating
             and state.window_began_s - state.changed_at_s >= self.rules.window_s
             and (len(workers), len(servers)) == (plan.workers, plan.ps)
+            and all(sum(one.device == group.device for one in workers) == group.workers for group in plan.groups)
             # a window with a suspect server says nothing about the plan
             and not any(state.pods[server.pod].bad_windows for server in servers)
         )
@@ -317,6 +319,7 @@ class ProfilerMachine:
             spill_fault=spill_fault(self._reporting("ps")),
             feed=feed_profile([window for _, window in active], [window for _, window in self._reporting("data")]),
             workers=_evenly(workers),
+            groups=group_profiles([*zip(workers, (window for _, window in active), strict=True)]),
             ps=_evenly(servers),
         )
         assert min(profile.step_time_s, profile.window_s) > 0, profile

@@ -83,10 +83,16 @@ def threshold(
 def judge_workers(
     window: ClosedWindow, pods: dict[str, PodWindow], rules: ProfilingRules
 ) -> Iterator[StragglerDetected | StragglerCleared]:
-    """Compare each worker with the median of the others."""
-    workers = window.workers
-    if len(workers) < 2:
-        return
+    """Compare each worker with the median of the others that have the same devices."""
+    for device in sorted({worker.device for worker in window.workers}):
+        same = [worker for worker in window.workers if worker.device == device]
+        if len(same) > 1:
+            yield from _judge_alike(window, same, pods, rules)
+
+
+def _judge_alike(
+    window: ClosedWindow, workers: list[WorkerProfile], pods: dict[str, PodWindow], rules: ProfilingRules
+) -> Iterator[StragglerDetected | StragglerCleared]:
     all_s = sorted(worker.step_time_s for worker in workers)
     for worker in workers:
         pod = pods[worker.pod]

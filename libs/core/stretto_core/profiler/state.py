@@ -7,7 +7,7 @@ from typing import Literal
 
 from stretto_messages.books import ALL_ROWS, RowBooks
 from stretto_messages.pods import PsReported
-from stretto_messages.values import Plan
+from stretto_messages.values import Device, Plan
 
 from stretto_core.machine import CoreError
 
@@ -93,6 +93,7 @@ class PodWindow:
     """One pod: its counters at its last report, its sums in the open window, and how it compared with its peers."""
 
     role: ReportingRole
+    device: Device = ""
     started: bool = False
     """The actuator has published its start. Reports that come before are checked but enter no profile."""
     ended_at_s: float = 0.0

@@ -7,7 +7,7 @@ from statistics import median
 
 from stretto_messages.base import RATE_MAX, bounded
 from stretto_messages.pods import DataWorkerReported, PsReported, WorkerReported
-from stretto_messages.values import MISS_POINTS, FeedProfile, PsProfile, StepTimes, WorkerProfile
+from stretto_messages.values import MISS_POINTS, FeedProfile, GroupProfile, PsProfile, StepTimes, WorkerProfile
 
 from stretto_core.profiler.state import PodWindow, WindowSums
 
@@ -55,6 +55,23 @@ def worker_profile(pod: str, window: PodWindow) -> WorkerProfile:
         samples_per_s=sums.samples / sums.span_s,
         cpu_used_cores=sums.cpu_core_s / sums.span_s,
         memory_used_bytes=window.memory_used_bytes,
+        device=window.device,
+    )
+
+
+def group_profiles(workers: Sequence[tuple[WorkerProfile, PodWindow]]) -> tuple[GroupProfile, ...]:
+    """Return the workers of each type of devices; none where all have cores."""
+    devices = sorted({worker.device for worker, _ in workers})
+    if devices == [""]:
+        return ()
+    return tuple(
+        GroupProfile(
+            device=device,
+            workers=sum(worker.device == device for worker, _ in workers),
+            step_time_s=median(worker.step_time_s for worker, _ in workers if worker.device == device),
+            times=median_times(window for worker, window in workers if worker.device == device),
+        )
+        for device in devices
     )
 
 

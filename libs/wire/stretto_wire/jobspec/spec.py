@@ -34,6 +34,7 @@ from stretto_messages.values import (
 from ..errors import WireError
 from ..findings import Marks, finding, place_of
 from ..quantities import BYTES, CORES, IN_BYTES, IN_CORES, IN_PLAN, IN_SECONDS, SECONDS
+from .devices import DevicesAsked
 from .extended import Name as ExtendedName
 from .extended import PerPod
 from .keylike import REMEDY as NO_KEYS
@@ -362,6 +363,22 @@ class RoleLimits(Spec):
     )
 
 
+class WorkerLimits(RoleLimits):
+    """Limits of the workers, and the types of devices that they may have."""
+
+    devices: DevicesAsked = Field(
+        default=(),
+        description="types of devices, of those that the installation states, that workers may have instead of cores; "
+        "auto: all of them. Stretto tries the promising ones and chooses by speed and price; none: cores alone",
+    )
+
+    @model_validator(mode="after")
+    def _devices_or_extended(self) -> WorkerLimits:
+        if self.devices and self.extended:
+            raise ValueError("state devices or extended: a type of devices says itself what a unit has")
+        return self
+
+
 class PsLimits(RoleLimits):
     """Limits of the parameter servers, and of the rows that they may keep on their disks."""
 
@@ -429,7 +446,7 @@ class DataWorkerSpec(Spec):
 class ResourceSpec(Spec):
     """Limits within which Stretto sizes the job; nothing here has to be stated."""
 
-    workers: RoleLimits = Field(default=RoleLimits.model_construct(), description="limits of the workers")
+    workers: WorkerLimits = Field(default=WorkerLimits.model_construct(), description="limits of the workers")
     ps: PsLimits = Field(
         default=PsLimits.model_construct(
             count=Range.model_construct(max=16), memory=MemoryRange.model_construct(min=128 * 2**20)

@@ -118,7 +118,14 @@ class Starter:
         waited_s = now - pod.waiting_since_s
         if pod.waiting != waiting.reason:
             log.info("waits", job=self._job, pod=pod.name, reason=waiting.reason, detail=detail)
-            pending = PodPending(job=self._job, pod=pod.name, role=pod.role, reason=waiting.reason, detail=detail)
+            pending = PodPending(
+                job=self._job,
+                pod=pod.name,
+                role=pod.role,
+                reason=waiting.reason,
+                detail=detail,
+                device=pod.device,
+            )
             await self._edge.observe(self._job, pending)
         elif waiting.held:
             await self._renew_files(pod, state)
@@ -154,6 +161,7 @@ class Starter:
                     took_s=took_s,
                     cause="adopted" if status.adopted else pod.cause,
                     limits=status.limits,
+                    device=pod.device,
                 ),
             )
         elif took_s > self._settings.start_timeout_s:

@@ -159,8 +159,8 @@ def manifest(spec: PodSpec, installation: Installation) -> Object:
         "volumes": [*_volumes(metadata["name"], installation), *_job_volumes(spec, installation)],
         "tolerations": _tolerations(job.tolerations, installation.node_lost_s),
     }
-    if job.node_selector:
-        pod["nodeSelector"] = dict(job.node_selector)
+    if selector := {**job.node_selector, **spec.node_selector}:
+        pod["nodeSelector"] = selector
     if job.priority_class:
         pod["priorityClassName"] = job.priority_class
     if job.service_account:

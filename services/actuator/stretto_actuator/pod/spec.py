@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from stretto_core.actuator.state import ActuatorState, Pod
+from stretto_messages.values import extended_of
 from stretto_wire import JobSpec
 from stretto_wire.jobspec.keylike import is_keylike
 
@@ -63,6 +64,20 @@ def _near(pod: Pod, state: ActuatorState) -> str:
     return next((peer.name for peer in peers), "")
 
 
+def _allowed(state: ActuatorState, settings: ActuatorSettings) -> JobSpec:
+    """Return the job's specification. Raises BackendError for what this installation does not give."""
+    job = JobSpec.model_validate_json(state.spec)
+    if refused := settings.allowed_here.findings(job):
+        raise BackendError("; ".join(str(finding) for finding in refused))
+    job_volumes.check(job, settings.backend)
+    if job.network.egress and not settings.egress:
+        raise BackendError(
+            f"network.egress=true of {state.job}: this installation gives jobs no way out; leave it out, or have "
+            "STRETTO_ACTUATOR_EGRESS=true set"
+        )
+    return job
+
+
 def pod_spec(
     pod: Pod,
     state: ActuatorState,
@@ -78,17 +93,9 @@ def pod_spec(
     Raises:
         BackendError: the job asks for what is not allowed here, or for a secret that cannot be used.
     """
-    job = JobSpec.model_validate_json(state.spec)
-    if refused := settings.allowed_here.findings(job):
-        raise BackendError("; ".join(str(finding) for finding in refused))
-    job_volumes.check(job, settings.backend)
+    job = _allowed(state, settings)
     spec = json.loads(state.spec)
     egress = job.network.egress
-    if egress and not settings.egress:
-        raise BackendError(
-            f"network.egress=true of {state.job}: this installation gives jobs no way out; leave it out, or have "
-            "STRETTO_ACTUATOR_EGRESS=true set"
-        )
     secrets = job.environment_from  # a state of before there were any has none
     files = {SPEC_FILE: state.spec.encode(), **identity}
     if secrets and settings.backend != "kubernetes":
@@ -96,7 +103,9 @@ def pod_spec(
         files[SECRETS_FILE] = job_secrets.content(folder, secrets)
         secrets = ()
     here = settings.backend == "local"
+    device = settings.device_type(pod.device)
     environment = _environment(spec, inherited(os.environ, settings.pod_environment, here))
+    environment |= device.environment if device else {}
     nats_url = settings.pod_nats_url.get_secret_value() if settings.pod_nats_url else settings.nats_url
     environment |= {
         "STRETTO_JOB": state.job,
@@ -109,6 +118,7 @@ def pod_spec(
         "STRETTO_POD_FOLDER": places.scratch,
         "STRETTO_STATE_FOLDER": places.state,
         "STRETTO_PLANE_ENCRYPTED": settings.plane_encryption,
+        **({"STRETTO_DEVICE": pod.device} if pod.device else {}),
         **{variable: f"{places.files}/{name}" for name, variable in VARIABLES.items() if name in files},
         "TRACEPARENT": trace,
         "PYTHONUNBUFFERED": "1",
@@ -130,5 +140,6 @@ def pod_spec(
         secrets=secrets,
         volumes=job.volumes,
         texts={path: text.encode() for path, text in job.files.items() if path.startswith("/")},
-        extended=job.resources.extended.of_pod(pod.role),
+        extended=extended_of(device.extended) if device else job.resources.extended.of_pod(pod.role),
+        node_selector=device.node_selector if device else {},
     )

@@ -216,4 +216,8 @@ def changed_plan(view: JobView, workers: int | None, ps: int | None) -> Plan:
                 value=count,
                 remedy=f"{least} to {most}, as its resources.{name}.count says",
             )
-    return replace(view.plan, **asked)
+    plan = view.plan if ps is None else replace(view.plan, ps=ps)
+    if workers is None:
+        return plan
+    smaller = plan.fewer_workers(workers)
+    return smaller.with_workers(smaller.cpu_workers + workers - smaller.workers, smaller.groups)

@@ -1,0 +1,155 @@
+"""Workers on types of devices, in the loop of the real machines: which are tried, which stay, at what price."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+from closed_loop import LIMITS, Loop, plan, profile
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from stretto_core.arbiter.machine import ArbiterMachine
+from stretto_core.arbiter.state import ArbiterSettings
+from stretto_core.model.pareto import CandidateProblem, exact_front, grid_within
+from stretto_core.model.throughput import Configuration, FittedModel
+from stretto_core.model.types import DeviceType, JobLimits, JobProfile, Prices
+from stretto_core.planner.machine import PlanMachine
+from stretto_core.planner.mixing import fronts
+from stretto_core.planner.state import PlannerSettings
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import GIB
+from stretto_messages.planner import PlanProposed
+from stretto_messages.values import Resources, extended_of
+
+FAST = DeviceType("fast", price_per_hour=0.05, count=4, cpu_cores=2.0, memory_bytes=4 * GIB)
+
+
+def cluster(*devices: DeviceType, cores: float = 12.0) -> Resources:
+    return Resources(cores, 64 * GIB, extended_of({each.resource: each.count for each in devices}))
+
+
+def loop_with(*devices: DeviceType, compute_s: dict[str, float], cores: float = 12.0) -> Loop:
+    room = cluster(*devices, cores=cores)
+    return Loop(
+        room,
+        settings=ArbiterSettings(room, devices=devices),
+        planner_settings=PlannerSettings(room=room, window_s=5.0, devices=devices),
+        compute_s=compute_s,
+    )
+
+
+def long_job(**changes: object) -> JobProfile:
+    return profile(10**12, devices_asked=("auto",), **changes)
+
+
+def test_a_cheaper_type_is_tried_with_one_worker_and_then_preferred() -> None:
+    loop = loop_with(FAST, compute_s={"fast": 0.002})
+    loop.submit("a", long_job())
+    loop.run(900)
+    tried = [fact for fact in loop.facts(PlanProposed, "a") if fact.plan.groups and fact.kind == "measure"]
+    assert [fact.plan.groups for fact in tried] == [(FAST.group(1),)], "once, with one worker"
+    assert "fast at 0.05 an hour may train samples for" in tried[0].reasons[0]
+    last = loop.facts(PlanDecided, "a")[-1]
+    assert last.plan.groups == (FAST.group(4),), "all that there are: each trains far more for its price than cores do"
+    assert "4 workers on fast" in last.plan.describe()
+    for fact in loop.facts(PlanDecided, "a"):
+        assert long_job().resources(fact.plan).fits(loop.capacity)
+
+
+def test_a_type_that_is_dear_even_by_the_optimistic_guess_is_never_tried() -> None:
+    loop = loop_with(replace(FAST, price_per_hour=9.0), compute_s={"fast": 0.002})
+    loop.submit("a", long_job())
+    loop.run(600)
+    assert not [fact for fact in loop.facts(PlanProposed, "a") if fact.plan.groups]
+
+
+def test_a_type_that_turns_out_slow_is_given_back() -> None:
+    loop = loop_with(FAST, compute_s={"fast": 0.5})
+    loop.submit("a", long_job())
+    loop.run(900)
+    decided = [fact.plan for fact in loop.facts(PlanDecided, "a")]
+    assert any(each.groups for each in decided), "it was tried"
+    assert not decided[-1].groups
+
+
+def test_a_job_that_asks_for_none_gets_none() -> None:
+    loop, plain = loop_with(FAST, compute_s={"fast": 0.002}), Loop(cluster())
+    for each in (loop, plain):
+        each.submit("a", profile(10**12))
+        each.run(400)
+    assert [fact.plan for fact in loop.facts(PlanDecided)] == [fact.plan for fact in plain.facts(PlanDecided)]
+
+
+def test_another_price_moves_a_running_job_by_itself() -> None:
+    other = replace(FAST, name="other", price_per_hour=0.10)
+    loop = loop_with(FAST, other, compute_s={"fast": 0.002, "other": 0.002}, cores=6.0)
+    loop.submit("a", long_job(limits=JobLimits(LIMITS.low, replace(LIMITS.high, workers=4))))
+    loop.run(1200)
+    assert [group.device for group in loop.facts(PlanDecided, "a")[-1].plan.groups] == ["fast"]
+    dear = (replace(FAST, price_per_hour=2.0), other)
+    # the services start again with another price, from the state that they saved
+    loop.arbiter = ArbiterMachine(loop.arbiter.state, ArbiterSettings(loop.capacity, devices=dear))
+    loop.planner_settings = PlannerSettings(room=loop.capacity, window_s=5.0, devices=dear)
+    loop.planners["a"] = PlanMachine(loop.planners["a"].state, loop.planner_settings)
+    loop.run(1200)
+    assert [group.device for group in loop.facts(PlanDecided, "a")[-1].plan.groups] == ["other"]
+
+
+def test_interruptions_cost_what_they_take_from_a_worker() -> None:
+    spot = replace(FAST, interruptions_per_hour=36.0)
+    assert spot.lost(10.0) == pytest.approx(0.1), "36 times 10 s of 3600 s"
+    assert replace(FAST, interruptions_per_hour=3600).lost(10.0) == 1.0
+    assert FAST.lost(10.0) == 0.0
+
+
+MODEL = FittedModel(
+    form="default",
+    coefficients={"a1": 0.02 / 512, "a1@x": 0.002 / 512, "a1@y": 0.006 / 512, "a3": 0.004, "a4": 0.0004, "a2": 0.003},
+    covariance=tuple(tuple(1e-9 if i == j else 0.0 for j in range(6)) for i in range(6)),
+    noise_sd=0.05,
+    dof=8.0,
+    rmsle=0.02,
+    unidentified=(),
+    measured=tuple(Configuration(2, 1, 1.0, 1.0, 512, device=name) for name in ("", "x", "y")),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    units=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+    prices=st.tuples(st.floats(0.01, 1.0), st.floats(0.01, 1.0)),
+    cores=st.sampled_from((2.0, 4.0, 8.0)),
+    risk=st.floats(0.0, 100.0),
+)
+def test_the_front_over_mixes_is_that_of_every_plan(
+    units: tuple[int, int], prices: tuple[float, float], cores: float, risk: float
+) -> None:
+    types = tuple(
+        DeviceType(name, price, count, 1.0, GIB, 1.0, risk)
+        for name, price, count in zip("xy", prices, units, strict=True)
+    )
+    limits = JobLimits(plan(1, 1, 1.0, 1.0), plan(4, 2, 2.0, 2.0, 4 * GIB))
+    job = JobProfile(512, 10**9, limits, Prices(), devices_asked=("auto",)).among(types)
+    room, current = cluster(*types, cores=cores), plan(1, 1, 1.0, 1.0)
+    grid = grid_within(limits, room, current, cpu_step=1.0)
+    problem = CandidateProblem(MODEL, 512, grid, job.prices, room=room, devices=types, back_s=5.0)
+    found, considered = fronts(problem, exact_front, current, limits.high.workers)
+    every = []
+    for mix in itertools.product(range(5), range(units[0] + 1), range(units[1] + 1)):
+        groups = [device.group(count) for device, count in zip(types, mix[1:], strict=True) if count]
+        if not 1 <= sum(mix) <= 4 or (mix[0] > 0) + len(groups) > 2:
+            continue
+        for ps, lw, lp in itertools.product((1, 2), (1.0, 2.0), (1.0, 2.0)):
+            each = replace(plan(1, ps, lw, lp), ps_memory_bytes=current.ps_memory_bytes).with_workers(mix[0], groups)
+            if job.resources(each).fits(room):
+                every.append((job.cost_per_hour(each), problem.workers.throughput(each)))
+    best = [
+        point
+        for point in every
+        if not any(o[0] <= point[0] + 1e-12 and o[1] >= point[1] - 1e-9 and o != point for o in every)
+    ]
+    assert considered >= len(found)
+    there = {(round(each.cost_per_hour, 9), round(each.throughput, 6)) for each in found}
+    assert there == {(round(cost, 9), round(speed, 6)) for cost, speed in best}
+    assert all(job.resources(each.plan).fits(room) for each in found)
