@@ -88,12 +88,17 @@ def cores(value: float) -> str:
 
 
 def plan(value: dict[str, Any] | None) -> str:
-    """Format a plan in one line: workers x (cores, memory) + servers x (cores, memory)."""
+    """Format a plan in one line: workers x (cores, memory), workers on devices, servers x (cores, memory)."""
     if value is None:
         return "–"
+    groups = value.get("groups", ())
+    on_cores = value["workers"] - sum(group["workers"] for group in groups)
+    workers = [f"{on_cores} × worker ({cores(value['worker_cpu_cores'])}, {size(value['worker_memory_bytes'])})"]
+    workers = workers * (on_cores > 0 or not groups) + [
+        f"{each['workers']} × worker on {each['device']}" for each in groups
+    ]
     return (
-        f"{value['workers']} × worker ({cores(value['worker_cpu_cores'])}, {size(value['worker_memory_bytes'])})  "
-        f"{value['ps']} × ps ({cores(value['ps_cpu_cores'])}, {size(value['ps_memory_bytes'])})"
+        f"{'  '.join(workers)}  {value['ps']} × ps ({cores(value['ps_cpu_cores'])}, {size(value['ps_memory_bytes'])})"
     )
 
 
@@ -101,10 +106,11 @@ def short_plan(value: dict[str, Any] | None) -> str:
     """Format what distinguishes the plans of one job: counts and cores of both roles, memory of the servers."""
     if value is None:
         return "–"
-    return (
-        f"{value['workers']}w×{value['worker_cpu_cores']:g} {value['ps']}ps×{value['ps_cpu_cores']:g} "
-        f"{size(value['ps_memory_bytes'])}"
-    )
+    groups = value.get("groups", ())
+    on_cores = value["workers"] - sum(group["workers"] for group in groups)
+    workers = [f"{on_cores}w×{value['worker_cpu_cores']:g}"] * (on_cores > 0 or not groups)
+    workers += [f"{each['workers']}w {each['device']}" for each in groups]
+    return f"{' '.join(workers)} {value['ps']}ps×{value['ps_cpu_cores']:g} {size(value['ps_memory_bytes'])}"
 
 
 def interval(value: dict[str, float] | None, form: str = "{:,.0f}") -> str:

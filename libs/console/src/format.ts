@@ -77,9 +77,12 @@ export const amount = (value: number | null | undefined): string =>
 export const measures = (found: readonly { name: string; value: number }[] | undefined): string =>
   (found ?? []).map((one) => `${one.name} ${one.value.toFixed(4)}`).join(", ") || NONE;
 
-/** "6 workers, 3 servers" */
-export function plan(plan: { workers: number; ps: number } | null | undefined): string {
+/** "6 workers, 2 of them on gpu-a, 3 servers" */
+export function plan(
+  plan: { workers: number; ps: number; groups?: { device: string; workers: number }[] } | null | undefined,
+): string {
   if (!plan) return NONE;
-  const workers = `${plan.workers} ${plan.workers === 1 ? "worker" : "workers"}`;
+  const groups = (plan.groups ?? []).map((group) => `, ${group.workers} of them on ${group.device}`);
+  const workers = `${plan.workers} ${plan.workers === 1 ? "worker" : "workers"}${groups.join("")}`;
   return `${workers}, ${plan.ps} ${plan.ps === 1 ? "server" : "servers"}`;
 }

@@ -7,11 +7,13 @@ from typing import Any, get_args
 
 import pytest
 from stretto_messages.base import GIB
-from stretto_messages.values import Match, Plan, PlanKind
+from stretto_messages.values import Match, Plan, PlanKind, WorkerGroup
 from stretto_wire.rest.sentences import sentence
 from stretto_wire.rest.views import Decision, Outcome, WarmStart
 
 OLD = Plan(workers=2, ps=1, worker_cpu_cores=0.5, ps_cpu_cores=1, worker_memory_bytes=GIB, ps_memory_bytes=GIB)
+
+ON_A = WorkerGroup("gpu-a", 1, 8.0, 64 * GIB)
 
 
 def decision(kind: PlanKind = "improve", gain: float | None = None, **changes: Any) -> Decision:
@@ -45,6 +47,10 @@ def decision(kind: PlanKind = "improve", gain: float | None = None, **changes: A
          "+45 % for 0.03 an hour more."),
         (replace(decision("rebalance", workers=1), cost_before=0.2, throughput=None),
          "Other jobs need the room: 1 worker less, for 0.085 an hour less."),
+        (decision("measure", workers=3, groups=(ON_A,)),
+         "Tried, to learn what it brings: a worker on gpu-a, +45 % expected, for 0.03 an hour more."),
+        (decision(workers=2, groups=(replace(ON_A, workers=2),)),
+         "2 workers less and 2 workers on gpu-a more should bring +45 % for 0.03 an hour more."),
         (replace(decision(workers=40), cost_before=0.115), "38 workers more should bring +45 % at the same price."),
         (replace(decision(workers=3), throughput_before=0.0, cost_per_hour=0.00012, cost_before=0.00008),
          "A third worker, for 0.00004 an hour more."),

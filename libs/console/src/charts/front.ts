@@ -19,10 +19,11 @@ export interface Point {
 
 const MIB = 2 ** 20;
 
-/** "3-1-0.5-0.5-2048-128": workers, servers, cores of each, MiB of each */
+/** "3-1-0.5-0.5-2048-128": workers, servers, cores of each, MiB of each; "-gpu-a:2": of the workers, those on devices */
 export const codeOf = (plan: Plan): string =>
   [plan.workers, plan.ps, plan.worker_cpu_cores, plan.ps_cpu_cores, plan.worker_memory_bytes / MIB, plan.ps_memory_bytes / MIB]
-    .map((value) => Number(value.toFixed(2)))
+    .map((value) => String(Number(value.toFixed(2))))
+    .concat((plan.groups ?? []).map((group) => `${group.device}:${group.workers}`))
     .join("-");
 
 /** Return the points of a decision, cheapest first. */

@@ -25,6 +25,7 @@ from stretto_messages.values import NOTHING, Interval, Plan, PlanKind, Resources
 
 from stretto_core.machine import Action, Emit
 from stretto_core.model.pareto import (
+    NORMAL_90,
     CandidateAlgorithm,
     CandidateProblem,
     Comparison,
@@ -337,9 +338,7 @@ class PlanMachine:
             return [Emit(proposal)]
         return self._candidates(problem, current, profile, state.plan)
 
-    def _problem(
-        self, fitted: ModelFitted, profile: JobProfile, plan: Plan, current: Verified
-    ) -> CandidateProblem:
+    def _problem(self, fitted: ModelFitted, profile: JobProfile, plan: Plan, current: Verified) -> CandidateProblem:
         supply = self._supply(profile, plan)
         verified = tuple(
             Verified(Configuration.measured(row), measured_throughput(row, supply), max(row.log_sd, LEAST_LOG_SD))
@@ -424,6 +423,11 @@ class PlanMachine:
             plan=found.plan,
             cost_per_hour=profile.cost_per_hour(found.plan),
             reasons=(found.reason, f"measuring it takes about {takes_s:.0f} s of {left_s:.0f} s that are left"),
+            throughput=_bounded(found.throughput),
+            throughput_interval=Interval(
+                low=_bounded(found.throughput * math.exp(-NORMAL_90 * found.log_sd)),
+                high=_bounded(found.throughput * math.exp(NORMAL_90 * found.log_sd)),
+            ),
         )
 
     def _candidates(

@@ -130,6 +130,9 @@ class DeviceTrial(NamedTuple):
     device: str
     plan: Plan
     reason: str
+    throughput: float
+    """Samples per second of all workers, by the guess."""
+    log_sd: float
 
 
 def trial(
@@ -153,7 +156,8 @@ def trial(
                 f"a worker on {device.name} at {device.price_per_hour:g} an hour may train samples for {saved:.0%} less"
                 f" than one of the others: measure it"
             )
-            best, saving = DeviceTrial(device.name, plan, reason), saved
+            throughput, log_sd = problem.workers.throughput(plan), float(problem.workers.log_sd([plan])[0])
+            best, saving = DeviceTrial(device.name, plan, reason, throughput, log_sd), saved
     return best
 
 

@@ -5,6 +5,8 @@ A sentence has figures of three digits, prices in the currency of the job's pric
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from stretto_messages.base import GIB, counted, three_digits
 from stretto_messages.values import Plan
 
@@ -75,13 +77,25 @@ def _price(decision: Decision) -> str:
 
 def _changes(old: Plan, new: Plan) -> str:
     """Return what is more or less, as a noun: `a third worker and 0.5 cores more for each server`."""
-    found = [_pods("worker", old.workers, new.workers), _pods("parameter server", old.ps, new.ps)]
+    found = [*_workers(old, new), _pods("parameter server", old.ps, new.ps)]
     found.append(_size("core{s}", "worker", old.worker_cpu_cores, new.worker_cpu_cores))
     found.append(_size("core{s}", "parameter server", old.ps_cpu_cores, new.ps_cpu_cores))
     found.append(_size("GiB", "worker", old.worker_memory_bytes / GIB, new.worker_memory_bytes / GIB))
     found.append(_size("GiB", "parameter server", old.ps_memory_bytes / GIB, new.ps_memory_bytes / GIB))
     told = [each for each in found if each]
     return " and ".join(filter(None, (", ".join(told[:-1]), told[-1]))) if told else "the same size"
+
+
+def _workers(old: Plan, new: Plan) -> Iterator[str]:
+    """Return what is more or less of the workers on cores, then of those on each type of devices."""
+    before, after = old.worker_devices, new.worker_devices
+    for device in sorted({*before, *after}):
+        was, more = before.get(device, 0), after.get(device, 0) - before.get(device, 0)
+        if not device:
+            yield _pods("worker", was, was + more)
+        elif more:
+            few = f"{counted(abs(more), 'worker')} on {device} {'more' if more > 0 else 'less'}"
+            yield f"a worker on {device}" if more == 1 else few
 
 
 def _pods(role: str, old: int, new: int) -> str:
@@ -101,7 +115,8 @@ def _size(unit: str, role: str, old: float, new: float) -> str:
 
 
 def _count(plan: Plan) -> str:
-    return f"{counted(plan.workers, 'worker')} and {counted(plan.ps, 'parameter server')}"
+    on_devices = "".join(f", {group.workers} of them on {group.device}," for group in plan.groups)
+    return f"{counted(plan.workers, 'worker')}{on_devices} and {counted(plan.ps, 'parameter server')}"
 
 
 def _percent(share: float) -> str:
