@@ -41,7 +41,9 @@ CORE_COMPUTE_S = 0.02
 
 def truth(p: Plan) -> float:
     """A step time with every effect of the default form."""
-    return CORE_COMPUTE_S / p.worker_cpu_cores + 0.004 + 0.006 * p.workers / (p.ps * p.ps_cpu_cores) + 0.0005 * p.workers
+    return (
+        CORE_COMPUTE_S / p.worker_cpu_cores + 0.004 + 0.006 * p.workers / (p.ps * p.ps_cpu_cores) + 0.0005 * p.workers
+    )
 
 
 @dataclass
@@ -136,7 +138,9 @@ class Loop:
             measured = replace(measured, times=times, feed=self._queue(job, now_plan, trained, step))
         if now_plan.groups:
             times = measured.times
-            groups = (GroupProfile(device=name, workers=n, step_time_s=s, times=times) for name, (s, n) in steps.items())
+            groups = (
+                GroupProfile(device=name, workers=n, step_time_s=s, times=times) for name, (s, n) in steps.items()
+            )
             measured = replace(measured, groups=tuple(groups))
         self.tell(measured)
         self.tell(job_progressed(job, min(int(self.done[job]), total), total, rate))

@@ -178,9 +178,7 @@ class JobProfile:
         may = tuple(each for each in devices if {each.name, ANY_DEVICE} & {*self.devices_asked})
         if may == self.devices:
             return self
-        of_others = {
-            name: price for name, price in self.prices.extended_hour.items() if not name.startswith(DEVICES)
-        }
+        of_others = {name: price for name, price in self.prices.extended_hour.items() if not name.startswith(DEVICES)}
         prices = replace(self.prices, extended_hour=of_others | {each.resource: each.price_per_hour for each in may})
         return replace(self, devices=may, prices=prices)
 
