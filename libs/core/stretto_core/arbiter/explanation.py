@@ -10,7 +10,7 @@ from stretto_messages.values import Alternative, Candidate, Resources, Round
 
 from stretto_core.arbiter.selection import Contender, Objective, Option, SelectionProblem
 from stretto_core.arbiter.worth import as_option, holdable, identified, in_words, required_gain
-from stretto_core.model.pareto import relative_error
+from stretto_core.model.pareto import Overheads, relative_error
 from stretto_core.model.types import JobProfile
 
 TERMS: dict[Objective, str] = {
@@ -32,6 +32,8 @@ class Choice:
     free: Resources
     gain_fraction_min: float
     round: Round
+    back_s: float = Overheads().worker_change_s
+    """Time until another worker trains after one was taken away."""
 
     @property
     def candidate(self) -> Candidate:
@@ -68,6 +70,30 @@ def why(choice: Choice) -> list[str]:
         f" plans, {jobs} job{'s' * (jobs != 1)} in the round",
         f"{found.algorithm} reaches {found.value:.4g} in all; no choice exceeds {found.bound:.4g}: at most"
         f" {found.gap:.3%} are missing",
+        *_mix_in_words(choice),
+    ]
+
+
+def _mix_in_words(choice: Choice) -> list[str]:
+    """Compare a plan that has workers on devices with the fastest one of cores alone; tell what is spot and its cost."""
+    chosen = choice.candidate
+    if not chosen.plan.groups:
+        return []
+    words = [f"{count} x {device or 'cores'}" for device, count in chosen.plan.worker_devices.items()]
+    told = [f"workers are {' and '.join(words)}"]
+    alone = [each for each in choice.computed.candidates if not each.plan.groups and identified(each)]
+    if alone:
+        best = max(alone, key=lambda each: each.throughput)
+        told[0] += (
+            f": {chosen.throughput / best.throughput:.2g} times the speed of {best.plan.workers} x cores, the fastest"
+            f" plan without devices, for {chosen.cost_per_hour / best.cost_per_hour:.2g} of its price"
+        )
+    spot = {each.name: each for each in choice.profile.devices if each.interruptions_per_hour}
+    return told + [
+        f"{group.device} is taken away {spot[group.device].interruptions_per_hour:g} times an hour, which costs"
+        f" {spot[group.device].lost(choice.back_s):.1%} of the time of its workers"
+        for group in chosen.plan.groups
+        if group.device in spot
     ]
 
 

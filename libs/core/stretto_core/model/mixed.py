@@ -46,9 +46,10 @@ class MixedWorkers:
         ``x.workers`` includes the groups. Devices that were never measured are taken for as many of the cluster's cores.
         """
         of_groups = tuple(groups)
-        on_cores = x.workers - sum(group.workers for group in of_groups)
+        on_devices = sum(group.workers for group in of_groups)
+        on_cores, least_s = x.workers - on_devices, self.model.supply.step_time_s(x, on_devices)
         if np.any(on_cores > 0):
-            yield GroupRate(x, on_cores * self.batch_size / self.model.step_time_s(x), False)
+            yield GroupRate(x, on_cores * self.batch_size / np.maximum(self.model.trained_s(x), least_s), False)
         for group in of_groups:
             device, guessed = self._type_of(group), group.device not in self.model.devices
             cores = group.cpu_cores * (device.speed if guessed else 1.0)
@@ -58,7 +59,7 @@ class MixedWorkers:
                 device=np.full(shape, "" if guessed else group.device),
                 worker_cpu_cores=np.full(shape, cores),
             )
-            rate = group.workers * self.batch_size / self.model.step_time_s(own)
+            rate = group.workers * self.batch_size / np.maximum(self.model.trained_s(own), least_s)
             yield GroupRate(own, (1 - device.lost(self.back_s)) * rate, guessed)
 
     def _type_of(self, group: WorkerGroup) -> DeviceType:

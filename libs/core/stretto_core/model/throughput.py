@@ -346,12 +346,15 @@ class Supply:
     cores_each: float = 1.0
     room_cores: float = math.inf
 
-    def step_time_s(self, x: Inputs) -> Array:
-        """Return the least time between two steps of a worker: whoever prepares faster does."""
+    def step_time_s(self, x: Inputs, on_devices: int = 0) -> Array:
+        """Return the least time between two steps of a worker: whoever prepares faster does.
+
+        ``on_devices``: workers that leave the cluster's cores to others.
+        """
         home_s = np.full(x.workers.shape, self.home_s)
         if not (self.most and self.data_worker_per_s):
             return home_s
-        left = self.room_cores - x.workers * x.worker_cpu_cores - x.ps * x.ps_cpu_cores
+        left = self.room_cores - (x.workers - on_devices) * x.worker_cpu_cores - x.ps * x.ps_cpu_cores
         count = np.clip(np.floor(left / self.cores_each + ROUNDING), 0, self.most)
         lanes_s = x.workers / np.maximum(count * self.data_worker_per_s, 1e-12)
         return np.minimum(self.home_s or np.inf, lanes_s)
@@ -413,8 +416,12 @@ class FittedModel:
 
     def step_time_s(self, x: Inputs) -> Array:
         """Return the predicted T in seconds, in the shape that the inputs broadcast to."""
-        trained_s = predicted_step_time_s(self.form, self.coefficients, self.overlap, x)
+        trained_s = self.trained_s(x)
         return trained_s if self.supply == ENDLESS else np.maximum(trained_s, self.supply.step_time_s(x))
+
+    def trained_s(self, x: Inputs) -> Array:
+        """Return the predicted T in seconds of workers that never wait for a batch."""
+        return predicted_step_time_s(self.form, self.coefficients, self.overlap, x)
 
     @property
     def devices(self) -> frozenset[str]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from stretto_messages.base import counted
 from stretto_messages.planner import DataWorkersProposed, TuningPhase
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import FeedProfile, Plan
+from stretto_messages.values import NO_EXTENDED, FeedProfile, Plan
 
 from stretto_core.model.throughput import ENDLESS, Supply
 from stretto_core.model.types import DataWorkerLimits
@@ -91,8 +91,7 @@ class Tuning:
         if not most:
             return Supply(feed.prepare_s)
         if state.given < state.wanted:
-            of_plan = plan.workers * plan.worker_cpu_cores + plan.ps * plan.ps_cpu_cores
-            room_cores = min(room_cores, of_plan + state.given * each)
+            room_cores = min(room_cores, plan.resources(NO_EXTENDED).cpu_cores + state.given * each)
         one_per_s = (
             feed.enqueued_per_s / state.given if state.given and feed.lanes else self.limits.lanes / feed.prepare_s
         )

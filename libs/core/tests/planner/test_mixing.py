@@ -53,6 +53,8 @@ def test_a_cheaper_type_is_tried_with_one_worker_and_then_preferred() -> None:
     last = loop.facts(PlanDecided, "a")[-1]
     assert last.plan.groups == (FAST.group(4),), "all that there are: each trains far more for its price than cores do"
     assert "4 workers on fast" in last.plan.describe()
+    mixed = [fact for fact in loop.facts(PlanDecided, "a") if fact.kind == "improve" and fact.plan.groups]
+    assert any("x fast: " in reason and "times the speed of" in reason for reason in mixed[0].reasons)
     for fact in loop.facts(PlanDecided, "a"):
         assert long_job().resources(fact.plan).fits(loop.capacity)
 
@@ -94,6 +96,14 @@ def test_another_price_moves_a_running_job_by_itself() -> None:
     loop.planners["a"] = PlanMachine(loop.planners["a"].state, loop.planner_settings)
     loop.run(1200)
     assert [group.device for group in loop.facts(PlanDecided, "a")[-1].plan.groups] == ["other"]
+
+
+def test_a_spot_type_says_what_its_interruptions_cost() -> None:
+    loop = loop_with(replace(FAST, interruptions_per_hour=7.2), compute_s={"fast": 0.002})
+    loop.submit("a", long_job())
+    loop.run(900)
+    mixed = [fact for fact in loop.facts(PlanDecided, "a") if fact.kind == "improve" and fact.plan.groups]
+    assert "fast is taken away 7.2 times an hour, which costs 1.0% of the time of its workers" in mixed[0].reasons
 
 
 def test_interruptions_cost_what_they_take_from_a_worker() -> None:
