@@ -75,7 +75,7 @@ def why(choice: Choice) -> list[str]:
 
 
 def _mix_in_words(choice: Choice) -> list[str]:
-    """Compare a plan that has workers on devices with the fastest one of cores alone; tell what is spot and its cost."""
+    """Compare a plan that has workers on devices with the fastest one of cores alone; tell what spot devices cost."""
     chosen = choice.candidate
     if not chosen.plan.groups:
         return []

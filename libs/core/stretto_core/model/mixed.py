@@ -43,7 +43,7 @@ class MixedWorkers:
     def rates(self, x: Inputs, groups: Iterable[WorkerGroup]) -> Iterator[GroupRate]:
         """Return the rate of the workers on cores and of each group, n m / T (HeterPS Eq. 1), without interruptions.
 
-        ``x.workers`` includes the groups. Devices that were never measured are taken for as many of the cluster's cores.
+        ``x.workers`` includes the groups. Devices that were never measured are taken for as many cores of the cluster.
         """
         of_groups = tuple(groups)
         on_devices = sum(group.workers for group in of_groups)
