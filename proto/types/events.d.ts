@@ -364,6 +364,23 @@ export interface GivenUp {
   partition?: string;
 }
 
+/** The workers of a job that average dense gradients, where its file asks for that. Each does with those that have the same devices. */
+export interface GroupChanged {
+  /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
+  job: string;
+  /** Grows with every change. */
+  version: number;
+  workers: Array<GroupMember>;
+}
+
+/** Address of a worker that averages dense gradients with others. ``index`` is the number in its name. */
+export interface GroupMember {
+  index: number;
+  address: string;
+  /** type of devices of a worker; empty: the cluster's own cores */
+  device?: string;
+}
+
 /** The workers of a mixed plan on one type of devices over a window: medians. */
 export interface GroupProfile {
   /** type of devices of a worker; empty: the cluster's own cores */
@@ -1349,6 +1366,8 @@ export interface WorkerLimits {
   extended?: Record<string, number>;
   /** types of devices, of those that the installation states, that workers may have instead of cores; auto: all of them. Stretto tries the promising ones and chooses by speed and price; none: cores alone */
   devices?: "auto" | Array<string>;
+  /** how the dense gradients of a step reach the parameter servers. servers: each worker's by itself, whenever it has one; group: workers of the same devices wait for each other in each step and push the mean, as one worker with the batches of all would, so that fewer bytes pass each process; rows are pushed by each worker in both */
+  dense?: "servers" | "group";
 }
 
 /** One worker over a window. */
@@ -1393,6 +1412,7 @@ export interface Events {
   "plan-applied": PlanApplied;
   "servers-changed": ServersChanged;
   "data-workers-changed": DataWorkersChanged;
+  "group-changed": GroupChanged;
   "parameters-lost": ParametersLost;
   "migration-started": MigrationStarted;
   "migration-finished": MigrationFinished;

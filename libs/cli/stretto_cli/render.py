@@ -295,6 +295,7 @@ _GISTS: dict[str, Any] = {
     "data-workers-requested": lambda d: f"{'auto' if d['count'] is None else d['count']} by {d['by']}",
     "data-workers-decided": lambda d: f"v{d['version']} {d['count']} of {d['wanted']}; {_first(d['reasons'])}",
     "data-workers-changed": lambda d: ", ".join(f"data-{each['index']}" for each in d["data_workers"]) or "none",
+    "group-changed": lambda d: ", ".join(f"worker-{each['index']}" for each in d["workers"]) or "none",
     "servers-changed": lambda d: ", ".join(f"ps-{ps['index']} at {ps['address']}" for ps in d["servers"]) or "none",
     "parameters-lost": lambda d: (
         f"the columns of {d['pod']}; {', '.join('ps-' + str(ps['index']) for ps in d['servers'])} go on"

@@ -10,7 +10,17 @@ from annotated_types import Ge, Le, MaxLen, MinLen
 from stretto_messages.base import GIB, Bytes, Cores, Count, Message, Name, PodId, RequestId, Seconds, Text, example
 from stretto_messages.books import AppliedBooks, Shortfall
 from stretto_messages.scenario import APPLIED, JOB, SERVERS, WIDER
-from stretto_messages.values import DATA_WORKERS_MAX, DataWorker, Device, Evaluation, ParameterServer, Plan, Role
+from stretto_messages.values import (
+    DATA_WORKERS_MAX,
+    WORKERS_MAX,
+    DataWorker,
+    Device,
+    Evaluation,
+    GroupMember,
+    ParameterServer,
+    Plan,
+    Role,
+)
 
 LOG_PART_MAX = 32 << 10
 """Characters of one part of a pod's log; each may take six bytes in a message."""
@@ -163,6 +173,19 @@ example(DataWorkersChanged(job=JOB, version=2, data_workers=(DataWorker(index=0,
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChanged(Message):
+    """The workers of a job that average dense gradients, where its file asks for that. Each does with those that have
+    the same devices."""
+
+    version: Annotated[int, Ge(1)]
+    """Grows with every change."""
+    workers: Annotated[tuple[GroupMember, ...], MaxLen(WORKERS_MAX)]
+
+
+example(GroupChanged(job=JOB, version=3, workers=(GroupMember(index=0, address="10.4.0.21:40301"),)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParametersLost(Message):
     """A parameter server died, and its columns with it; the servers that survive keep theirs, and no pod restarts.
 
@@ -302,6 +325,10 @@ class GetServersReply(Message):
     servers: Annotated[tuple[ParameterServer, ...], MaxLen(1000)] = ()
     data_version: Count = 0
     data_workers: Annotated[tuple[DataWorker, ...], MaxLen(DATA_WORKERS_MAX)] = ()
+    group_version: Count = 0
+    group: Annotated[tuple[GroupMember, ...], MaxLen(WORKERS_MAX)] = ()
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"group_version", "group"})
 
 
 example(GetServersReply(job=JOB, answer="ok", version=2, plan_version=1, servers=SERVERS))

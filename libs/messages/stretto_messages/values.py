@@ -605,6 +605,15 @@ class DataWorker(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember(Record):
+    """Address of a worker that averages dense gradients with others. ``index`` is the number in its name."""
+
+    index: Annotated[int, Ge(0), Le(10**9)]
+    address: PlaneAddress
+    device: Device = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterServer(Record):
     """Address of a parameter server. ``index`` is the number in its name."""
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,15 @@ class Code(IntEnum):
     GAP = 2
     STALE = 3
     MISALIGNED = 4
+
+
+class Claim(NamedTuple):
+    """Samples start..stop of a shard, under the attempt that trained them."""
+
+    shard: int
+    attempt: int
+    start: int
+    stop: int
 
 
 def judge(claim: Bools, own: I64, offsets: I64, start: int, stop: int, stale: bool) -> Code:

@@ -23,7 +23,7 @@ from .layout import ENTRY_BYTES, Layout, RowFormat
 from .optimizers import Optimizer, schedules
 from .parts import ABSENT, ARENAS, ASLEEP, INDEX_BYTES, STAMPS, TableParts
 from .policy import PolicyState, RowAccount, Unseen, stamps_of
-from .records import Bools, Code, Own, Progress, Records, check_word, judge
+from .records import Bools, Claim, Code, Own, Progress, Records, check_word, judge
 from .reference import Due, RowGradients
 from .tiers import Filling, RowsAsleep, Tiers, fill
 
@@ -48,6 +48,8 @@ class Push:
     [keys, dimension] per table. slice_gradients [claimed slices, slice_length]. state_delta [state_size] is added to
     the state if the first slice is applied. row_squares: like row_gradients, what an optimizer takes for their squares;
     None for a table, or no entry at all: the squares of its row_gradients. slice_squares: likewise, of slice_gradients.
+    others: further batches that the gradients are the mean of; a column has all of them or none. Only slices may have
+    several: rows are pushed by each worker for itself.
     """
 
     shard: int
@@ -62,6 +64,7 @@ class Push:
     state_delta: F32
     row_squares: Sequence[F32 | None] = ()
     slice_squares: F32 | None = None
+    others: Sequence[Claim] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,12 +313,14 @@ class Store:
         offsets = records.offsets(push.shard)
         stale = records.is_stale(push.shard, push.attempt)
         code = judge(checked.claim, self._own, offsets, push.start, push.stop, stale)
+        applied = checked.claim & (offsets == push.start)
+        if code is Code.APPLIED and push.others:
+            code = self._judge_others(checked, applied)
         if code is not Code.APPLIED:
             self.stats.rejected += 1
             return PushAnswer(code, 0, self.own())
         if not checked.claim.any():
             return PushAnswer(code, 0, self.own())
-        applied = checked.claim & (offsets == push.start)
         located = [self._located(number, checked, applied) for number in range(len(self._tables))]
         self._check_awake([each.keys for each in located], [each.places for each in located])
         for number, (table, part) in enumerate(zip(self._tables, located, strict=True)):
@@ -344,7 +349,8 @@ class Store:
                 self.kernels.update(table, part.places, part.change, rate, clock, optimizers[number], epoch)
                 self._policy.restamp(number, part.places, stamps, self.epoch)
         self._update_slices(checked, applied, dense_rates, dense_clocks)
-        records.account(push.shard, push.attempt, push.start, push.stop, applied)
+        for claimed in (Claim(push.shard, push.attempt, push.start, push.stop), *push.others):
+            records.account(*claimed, applied)
         self._policy.expire_due(before, records.samples[:buckets], self.epoch)
         self.stats.updates += 1
         self.stats.repeated_samples += (push.stop - push.start) * bool((checked.claim & ~applied).any())
@@ -352,6 +358,21 @@ class Store:
         seen = self._workers.get(push.worker)
         self._workers[push.worker] = WorkerSeen(1 + (seen.pushes if seen else 0), now_us)
         return PushAnswer(code, int(applied.sum()), self.own())
+
+    def _judge_others(self, push: Push, applied: Bools) -> Code:
+        """Return the answer to the further batches of a push: each is to be applied to the columns of the first.
+
+        A column that has one of them already would get its gradient again by the mean: GAP, each worker then pushes for
+        itself, and the column takes what it lacks.
+        """
+        for other in push.others:
+            offsets, stale = self.records.offsets(other.shard), self.records.is_stale(other.shard, other.attempt)
+            code = judge(push.claim, self._own, offsets, other.start, other.stop, stale)
+            if code is not Code.APPLIED:
+                return code
+            if ((push.claim & (offsets == other.start)) != applied).any():
+                return Code.GAP
+        return Code.APPLIED
 
     def _located(self, number: int, push: Push, applied: Bools) -> _Located:
         """Return the keys of applied buckets with their places."""
@@ -813,7 +834,23 @@ class Store:
         of_slices = None if given is None else _array("slice_squares", given, np.float32, slices.shape)
         delta = _array("state_delta", push.state_delta, np.float32, (layout.state_size,))
         header = (push.shard, push.attempt, push.start, push.stop, push.worker)
-        return Push(*header, claim, keys, gradients, slices, delta, squares, of_slices)
+        self._check_others(push, claim)
+        return Push(*header, claim, keys, gradients, slices, delta, squares, of_slices, push.others)
+
+    def _check_others(self, push: Push, claim: Bools) -> None:
+        """Raise InputRefused for further batches that no server could account."""
+        if push.others and claim[: self.layout.buckets].any():
+            raise InputRefused("a push of several batches claims buckets: push the rows of each batch by itself")
+        for other in push.others:
+            if not 0 <= other.start < other.stop < _OFFSET_MAX:
+                raise InputRefused(
+                    f"push with samples {other.start}..{other.stop}: wanted 0 <= start < stop < {_OFFSET_MAX}"
+                )
+            check_word("shard", other.shard)
+            check_word("attempt", other.attempt)
+        shards = [push.shard, *(other.shard for other in push.others)]
+        if len({*shards}) < len(shards):
+            raise InputRefused(f"a push of several batches names shards {shards[:8]}: give one batch of each shard")
 
 
 def checksum_of(rows: Sequence[RawBucket]) -> int:

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from stretto_parameters import (
+    Claim,
     Code,
     InputRefused,
     Layout,
@@ -680,6 +681,42 @@ def test_the_first_seed_wins_slice_by_slice() -> None:
     found = store.pull([KEYS, KEYS], np.arange(2))
     assert found.slices[:, 0].tolist() == [1.0, 3.0]
     assert found.state.tolist() == [1.0, 1.0]
+
+
+SLICES_ALONE = np.array([False] * LAYOUT.buckets + [True] * LAYOUT.slices)
+
+
+def test_a_mean_of_several_batches_counts_each_of_them_on_every_column_or_none() -> None:
+    store, once = a_store(), a_store()
+    mean = replace(a_push(1, claim=SLICES_ALONE), others=(Claim(2, 0, 0, 5), Claim(3, 1, 0, 4)))
+    assert store.push(mean).applied == LAYOUT.slices
+    once.push(a_push(1, claim=SLICES_ALONE))
+    ids = np.arange(LAYOUT.slices)
+    none = [np.zeros(0, np.uint64)] * len(TABLES)
+    np.testing.assert_array_equal(store.pull(none, ids).slices, once.pull(none, ids).slices, "applied once")
+    assert store.applied().samples.tolist() == [0] * LAYOUT.buckets + [8 + 5 + 4] * LAYOUT.slices
+    assert [store.progress(shard, 0)[2][LAYOUT.buckets] for shard in (1, 2, 3)] == [8, 5, 4]
+    assert store.push(mean).applied == 0, "repeated, it changes nothing"
+
+
+@pytest.mark.parametrize(
+    ("before", "others", "code"),
+    [
+        (a_push(2, 0, 5, claim=SLICES_ALONE), (Claim(2, 0, 0, 5),), Code.GAP),
+        (a_push(1, 0, 8, claim=SLICES_ALONE), (Claim(2, 0, 0, 5),), Code.GAP),
+        (a_push(2, 0, 3, claim=SLICES_ALONE), (Claim(2, 0, 0, 5),), Code.MISALIGNED),
+        (a_push(2, 0, 5, attempt=4, claim=SLICES_ALONE), (Claim(2, 3, 5, 9),), Code.STALE),
+    ],
+    ids=["another one is there already", "the first is there already", "in the middle of one", "of an old attempt"],
+)
+def test_a_mean_of_which_a_column_has_a_part_is_refused_whole(
+    before: Push, others: tuple[Claim, ...], code: Code
+) -> None:
+    store = a_store()
+    store.push(before)
+    told = store.applied()
+    assert store.push(replace(a_push(1, claim=SLICES_ALONE), others=others)).code is code
+    np.testing.assert_array_equal(store.applied().samples, told.samples)
 
 
 def test_statistics_count_pushes_workers_and_repeats() -> None:

@@ -116,6 +116,7 @@ class ActuatorMachine:
             return []
         facts += hot.settle(self.state)
         facts += data_workers.settle(self.state)
+        facts += servers.regroup(self.state)
         assert_no_new_fault(before, self.state.faults())
         return [Emit(fact) for fact in facts]
 
@@ -167,6 +168,7 @@ class ActuatorMachine:
         state.final_checkpoint_due = event.final_checkpoint
         state.worker_memory_max_bytes = event.worker_memory_max_bytes
         state.data = event.data
+        state.averages_dense = event.averages_dense
 
     def _plan_decided(self, event: PlanDecided, now: float) -> Facts:
         state = self.state

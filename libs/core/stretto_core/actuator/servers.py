@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from stretto_messages.actuator import GetServers, GetServersReply, ParametersLost, PodExited, ServersChanged
+from stretto_messages.actuator import (
+    GetServers,
+    GetServersReply,
+    GroupChanged,
+    ParametersLost,
+    PodExited,
+    ServersChanged,
+)
 from stretto_messages.dispatcher import RecomputationDecided
-from stretto_messages.values import ParameterServer
+from stretto_messages.values import GroupMember, ParameterServer
 
 from stretto_core.actuator import failures, pods
 from stretto_core.actuator.ending import fail
@@ -111,7 +118,25 @@ def answer(state: ActuatorState, request: GetServers) -> GetServersReply:
         servers=addresses(state) if ready else (),
         data_version=state.data_version,
         data_workers=state.data_published,
+        group_version=state.group_version,
+        group=state.group_published,
     )
+
+
+def regroup(state: ActuatorState) -> Facts:
+    """Publish the workers that average dense gradients, if they are others than those published last."""
+    if not state.averages_dense:
+        return []
+    running = tuple(
+        GroupMember(index=pod.number, address=pod.address, device=pod.device)
+        for pod in state.of_role("worker")
+        if pod.phase == "running" and pod.address
+    )
+    if running == state.group_published:
+        return []
+    state.group_published = running
+    state.group_version += 1
+    return [GroupChanged(job=state.job, version=state.group_version, workers=running)]
 
 
 def _list(state: ActuatorState, servers: list[Pod]) -> Facts:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobCompleted
-from stretto_messages.values import DataWorker, Device, Plan
+from stretto_messages.values import DataWorker, Device, GroupMember, Plan
 
 Role = Literal["worker", "ps", "data"]
 WaitReason = Literal["no-room", "quota", "image-pull"]
@@ -52,6 +52,8 @@ class JobOpened:
     worker_memory_max_bytes: int = 0
     """Limit of the memory of workers whose predecessor was killed for its memory; 0: they never get more."""
     data: DataWorkers = NO_DATA_WORKERS
+    averages_dense: bool = False
+    """Workers average dense gradients, and have to know each other."""
 
 
 @dataclass(slots=True)
@@ -151,6 +153,11 @@ class ActuatorState:
     data_failure: str = ""
     """How the last data worker died."""
     data_published: tuple[DataWorker, ...] = ()
+
+    averages_dense: bool = False
+    group_version: int = 0
+    """Version of the last GroupChanged."""
+    group_published: tuple[GroupMember, ...] = ()
 
     pods: dict[str, Pod] = field(default_factory=dict[str, Pod])
     next_number: dict[str, int] = field(default_factory=lambda: {"worker": 0, "ps": 0, "data": 0})

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-from stretto_parameters import Code, Own
+from stretto_parameters import Claim, Code, Own
 
 from ..errors import (
     BatchMisaligned,
@@ -25,7 +25,7 @@ from .layout import F32, I64, Bools, KeyBatch, Layout
 from .link import Access
 from .protocol import Gradients, Kind
 from .pulling import Pulled, Puller, chosen_of
-from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Part, Route, Routes
+from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Route, Routes
 from .transfer import EXACT, Debt, Transfer, Wire
 
 _BACKOFF_SHARE = 0.2
@@ -47,6 +47,28 @@ class PushResult:
     update_seconds: float
     retries: int
     applied: int
+
+
+class DenseGroup(Protocol):
+    """Workers that average their dense gradients (`stretto.group`)."""
+
+    @property
+    def is_alone(self) -> bool:
+        """True while there is no other member."""
+        ...
+
+    def attach(self, routes: Routes, puller: Puller) -> None:
+        """Push by these routes, and give the dense parameters to this puller."""
+        ...
+
+    def give(self, claim: Claim, slices: F32, state_delta: F32, generation: int | None) -> Bools:
+        """Give a batch's dense gradient [slices, slice_length] to the group; return which slices have the batch by
+        that: [slices]."""
+        ...
+
+    def close(self) -> None:
+        """Leave the group."""
+        ...
 
 
 class Parameters:
@@ -81,6 +103,7 @@ class Parameters:
         self._routes = Routes(layout, access, refresh_servers, timeout_s, patience_s)
         self._puller = Puller(layout, self._routes, wire or Wire())
         self.step_bytes = self._puller.step_bytes
+        self._group: DenseGroup | None = None
         self.connect(servers, wait=True)
 
     def connect(self, servers: dict[int, str], *, wait: bool = False) -> None:
@@ -189,8 +212,9 @@ class Parameters:
         _check_push(layout, keys, row_gradients, start, stop)
         head = np.array([shard, attempt, start, stop, self.worker], np.int64)
         given = (row_gradients, dense_gradient, row_squares, dense_squares, state_delta)
-        gradients, arrived = self._rounded(pays, (shard, start), *given)
-        pending = np.ones(layout.columns, np.bool_)
+        group = self._group if self.in_group and dense_squares is None else None
+        gradients, arrived = self._rounded(pays or group is not None, (shard, start), *given)
+        pending = ~_given(group, layout, Claim(shard, attempt, start, stop), gradients, generation)
         retries, applied, update_seconds = 0, 0, 0.0
         backoff = _Backoff()
         while True:
@@ -199,7 +223,7 @@ class Parameters:
             claims = {server: part.claim & pending & ~route.frozen for server, part in route.parts.items()}
             answers = self._routes.ask(
                 {
-                    server: (part.link, Kind.PUSH, self._push_part(part, claims[server], head, keys, gradients))
+                    server: (part.link, Kind.PUSH, push_part(layout, claims[server], head, keys, gradients))
                     for server, part in route.parts.items()
                     if claims[server].any()
                 }
@@ -216,14 +240,20 @@ class Parameters:
                 arrived()
                 return PushResult(time.perf_counter() - begun, update_seconds, retries, applied)
             if time.perf_counter() > begun + self._patience_s:
-                raise OwnershipUnknown(
-                    f"push of shard {shard} samples {start}..{stop} was rejected for {self._patience_s:.0f} s by the "
-                    f"owners of columns {np.flatnonzero(pending)[:8].tolist()}: a move did not finish; "
-                    "should it last, stop the job and submit it again from its last checkpoint"
-                )
+                raise _stuck(f"push of shard {shard} samples {start}..{stop}", self._patience_s, pending)
             retries += 1
             backoff.wait()
             self._routes.refresh()
+
+    def average_dense(self, group: DenseGroup) -> None:
+        """Average dense gradients with other workers from now on, as far as their group takes them."""
+        group.attach(self._routes, self._puller)
+        self._group = group
+
+    @property
+    def in_group(self) -> bool:
+        """Return whether the next dense gradient is averaged with those of others."""
+        return self._group is not None and not self._group.is_alone
 
     def _rounded(
         self,
@@ -245,16 +275,6 @@ class Parameters:
         chances = np.random.default_rng(seed) if transfers.rows is Transfer.INT8 else None
         gradients = Gradients.of(transfers, rows, slices, self._state(state_delta), row_squares, of_slices, chances)
         return gradients, partial(self._debt.note, slices, gradients.slices, transfers.slices, books)
-
-    def _push_part(self, part: Part, claim: Bools, head: I64, keys: KeyBatch, gradients: Gradients) -> list[Any]:
-        """Return the parts of a push to one server."""
-        buckets = self.layout.buckets
-        chosen = chosen_of(claim[:buckets], keys)
-        ids: Any = np.flatnonzero(claim[buckets:])
-        if len(ids) and ids[-1] - ids[0] + 1 == len(ids):
-            ids = slice(int(ids[0]), int(ids[-1]) + 1)
-        stored = [table.stored for table in keys.tables]
-        return protocol.push_request(head, claim, stored, gradients, chosen, ids)
 
     # --- progress -----------------------------------------------------------------------------------------
 
@@ -293,6 +313,8 @@ class Parameters:
         self._routes.ask({server: (part.link, Kind.CALL, parts) for server, part in route.parts.items()})
 
     def close(self) -> None:
+        if self._group is not None:
+            self._group.close()
         self._puller.close()
         self._routes.close()
 
@@ -314,6 +336,33 @@ class _Backoff:
             self._first_s = now
         longest_s = max(LAST_BACKOFF_S, _BACKOFF_SHARE * (now - self._first_s))
         self._pause_s = min(2 * self._pause_s, longest_s, _BACKOFF_MOST_S)
+
+
+def push_part(layout: Layout, claim: Bools, head: I64, keys: KeyBatch, gradients: Gradients) -> list[Any]:
+    """Return the parts of a push to one server."""
+    chosen = chosen_of(claim[: layout.buckets], keys)
+    ids: Any = np.flatnonzero(claim[layout.buckets :])
+    if len(ids) and ids[-1] - ids[0] + 1 == len(ids):
+        ids = slice(int(ids[0]), int(ids[-1]) + 1)
+    stored = [table.stored for table in keys.tables]
+    return protocol.push_request(head, claim, stored, gradients, chosen, ids)
+
+
+def _given(
+    group: DenseGroup | None, layout: Layout, claim: Claim, gradients: Gradients, generation: int | None
+) -> Bools:
+    """Give the dense gradient to the group, if there is one; return the columns that have the batch by that."""
+    found = np.zeros(layout.columns, np.bool_)
+    if group is not None:
+        found[layout.buckets :] = group.give(claim, gradients.slices, gradients.state_delta, generation)
+    return found
+
+
+def _stuck(what: str, patience_s: float, pending: Bools) -> OwnershipUnknown:
+    return OwnershipUnknown(
+        f"{what} was rejected for {patience_s:.0f} s by the owners of columns {np.flatnonzero(pending)[:8].tolist()}: "
+        "a move did not finish; should it last, stop the job and submit it again from its last checkpoint"
+    )
 
 
 def _check_push(layout: Layout, keys: KeyBatch, row_gradients: Sequence[F32], start: int, stop: int) -> None:

@@ -48,6 +48,11 @@ class Link:
         self._closed = False
         self._give_back(self._open())
 
+    @property
+    def life(self) -> str:
+        """The life of the server: it changes when the server is emptied, or another process serves in its place."""
+        return self._life
+
     def begin(self, kind: Kind, parts: Sequence[Any]) -> Pending:
         """Send a request; its answer is awaited by `Pending.parts`. Raises ServerLost."""
         connection = self._take()

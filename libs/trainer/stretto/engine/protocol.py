@@ -7,9 +7,9 @@ A message of the plane has a kind and parts. Arrays travel as they lie in memory
 | HELLO | JSON: protocol, layout | JSON: protocol, server, life, pid, hints |
 | PULL | transfer i64 · slice ids i64 · keys | own i64 [columns] · rows · slices · state f32 · cold rows i64 |
 | HINT | as of a PULL, whose rows will be pulled soon | nothing |
-| PUSH | shard, attempt, start, stop, worker, transfer i64 · claim u8 [columns] · keys · row gradients · places of
-keys with squares u32 · these squares · slice gradients, or these and their squares · state delta f32 | code, columns
-applied, microseconds i64 · own i64 [columns] |
+| PUSH | shard, attempt, start, stop, worker, transfer, and four numbers of each further batch i64 · claim u8
+[columns] · keys · row gradients · places of keys with squares u32 · these squares · slice gradients, or these and
+their squares · state delta f32 | code, columns applied, microseconds i64 · own i64 [columns] |
 | CALL | a control operation and its arguments (codec.py) | its result |
 
 Keys, rows, row gradients, places and squares are one part for each table. `transfer` names the types of rows and of
@@ -28,13 +28,14 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_parameters import Code, InputRefused, Layout, Pulled, Push
+from stretto_parameters import Claim, Code, InputRefused, Layout, Pulled, Push
 
 from .layout import F32, I64, U64, Bools
 from .transfer import EXACT, Transfer, Transfers, array_of, received, received_keys, sent, sent_keys
 
 VERSION = 2
 _HEAD = 6
+_OTHER = 4
 _TRAINING = 1 << 24
 _NOTHING: F32 = np.zeros(0, np.float32)
 assert sys.byteorder == "little", "arrays travel as they lie in memory"
@@ -152,10 +153,16 @@ def _differ(gradients: F32, squares: F32 | None) -> Bools:
 
 
 def push_request(
-    head: I64, claim: Bools, keys: Sequence[U64], gradients: Gradients, chosen: Sequence[Any], ids: Any
+    head: I64,
+    claim: Bools,
+    keys: Sequence[U64],
+    gradients: Gradients,
+    chosen: Sequence[Any],
+    ids: Any,
+    others: Sequence[Claim] = (),
 ) -> list[Any]:
     """Return the parts of a push. head: shard, attempt, start, stop, worker. chosen: by table, which of its keys and
-    gradients are of claimed columns; ids: which slices."""
+    gradients are of claimed columns; ids: which slices; others: further batches of which the gradients are the mean."""
     differ = [each[at] for each, at in zip(gradients.differ, chosen, strict=True)]
     squares = [
         sent(all_[at][its], gradients.transfers.rows.of_squares) if all_ is not None else _NOTHING
@@ -166,7 +173,7 @@ def push_request(
         both = (slices, gradients.slice_squares[ids])
         slices = np.concatenate([np.ascontiguousarray(each).reshape(-1).view(np.uint8) for each in both])
     return [
-        np.append(head, np.int64(gradients.transfers.code)),
+        np.concatenate([head, [gradients.transfers.code], *others], dtype=np.int64),
         claim.view(np.uint8),
         *(sent_keys(each[at], gradients.transfers) for each, at in zip(keys, chosen, strict=True)),
         *(np.ascontiguousarray(each[at]) for each, at in zip(gradients.rows, chosen, strict=True)),
@@ -184,9 +191,10 @@ def read_push(layout: Layout, parts: Parts) -> Push:
         raise InputRefused(f"a push of {len(parts)} parts, the layout wants {4 + 4 * tables}")
     head = array_of("head", parts[0], np.int64)
     claim = array_of("claim", parts[1], np.uint8)
-    if len(head) != _HEAD or (claim > 1).any():
+    if len(head) < _HEAD or (len(head) - _HEAD) % _OTHER or (claim > 1).any():
         raise InputRefused(f"a push with a head of {len(head)} numbers or a claim beyond 0 and 1: of another version?")
-    shard, attempt, start, stop, worker, code = head.tolist()
+    shard, attempt, start, stop, worker, code = head[:_HEAD].tolist()
+    others = [Claim(*each) for each in head[_HEAD:].reshape(-1, _OTHER).tolist()]
     transfers = Transfers.of([code], Transfer.INT8)
     of_rows, of_places, of_squares = (parts[2 + begin * tables : 2 + (begin + 1) * tables] for begin in (1, 2, 3))
     rows = _of_tables("row gradients", layout, of_rows, transfers.rows)
@@ -197,7 +205,8 @@ def read_push(layout: Layout, parts: Parts) -> Push:
     slices, of_slices = _of_slices(layout, parts[-2], transfers.slices, int(claim[layout.buckets :].sum()))
     delta = array_of("state delta", parts[-1], np.float32)
     return Push(
-        shard, attempt, start, stop, worker, claim.view(np.bool_), keys, rows, slices, delta, squares, of_slices
+        *(shard, attempt, start, stop, worker, claim.view(np.bool_), keys, rows, slices, delta, squares, of_slices),
+        others=others,
     )
 
 

@@ -53,6 +53,8 @@ class Puller:
         self._last: KeyBatch | None = None
         self._dense: tuple[int, F32] | None = None
         """The dense vector that a pull of training brought, and the generation of the servers that had it."""
+        self._given: tuple[int, F32] | None = None
+        """The dense vector for the next pull of training, by the group that updated it, and the generation."""
         self.cold: frozenset[int] = frozenset()
         """Servers that have cold rows, as they told in the last pull of training."""
         self._hinting = ThreadPoolExecutor(1, thread_name_prefix="hint")
@@ -65,7 +67,14 @@ class Puller:
         self._last = keys
         brings_dense = is_fresh or self._begun_pulls % self._wire.dense_every == 0
         self._begun_pulls += 1
+        given, self._given = self._given, None
+        if given is not None and given[0] == self._routes.generation:
+            return self._threads.submit(self.pull, keys, self._wire.pull, given[1], is_training=True)
         return self._threads.submit(self._pull_to_train, keys, brings_dense)
+
+    def give(self, generation: int, dense: F32) -> None:
+        """Spare the next pull of training the dense vector, which servers of this generation have so."""
+        self._given = generation, dense
 
     def step_bytes(self) -> tuple[int, int]:
         """Return the bytes of a step with the last pull's keys as values travel, and in float32; zeros if both are."""

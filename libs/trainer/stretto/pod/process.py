@@ -68,6 +68,8 @@ class PodSettings:
     """The file of the job's key: who has it reaches its parameter servers."""
     plane_encrypted: bool = False
     """True where connections between pods cross a network that others may read."""
+    device: str = ""
+    """A worker's type of devices; empty: the cluster's own cores."""
 
     @property
     def index(self) -> int:
@@ -145,6 +147,7 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         traceparent=environment.get("TRACEPARENT", ""),
         host=environment.get("STRETTO_POD_HOST") or LOOPBACK,
         plane_key=file("PLANE_KEY"),
+        device=environment.get("STRETTO_DEVICE", ""),
         plane_encrypted=encryption == "required",
     )
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 
 from stretto_messages.actuator import GetServers, GetServersReply
-from stretto_messages.values import DataWorker, ParameterServer
+from stretto_messages.values import DataWorker, GroupMember, ParameterServer
 
 from ..errors import BusError
 from .bus import PodBus
@@ -23,15 +23,22 @@ _LIST_AGAIN_S = 0.2
 class ServerList:
     """The newest list of servers. Thread-safe: events, requests and the training thread use it.
 
-    ``use_data_workers`` is called with the addresses of the data workers whenever there are newer ones.
+    ``use_data_workers`` is called with the addresses of the data workers whenever there are newer ones, ``use_group``
+    with the workers that average dense gradients.
     """
 
-    def __init__(self, bus: PodBus, use_data_workers: Callable[[Collection[str]], None] = lambda _: None) -> None:
+    def __init__(
+        self,
+        bus: PodBus,
+        use_data_workers: Callable[[Collection[str]], None] = lambda _: None,
+        use_group: Callable[[Collection[GroupMember]], None] = lambda _: None,
+    ) -> None:
         self._bus = bus
-        self._use_data_workers = use_data_workers
+        self._use_data_workers, self._use_group = use_data_workers, use_group
+        self._group_version = 0
         self._data_version = 0
         self._telling = threading.Lock()
-        """Held while data workers are passed on: without it, a thread could pass an older list on after a newer one."""
+        """Held while pods are passed on: without it, a thread could pass an older list on after a newer one."""
         self._lock = threading.Lock()
         self._addresses: dict[int, str] = {}
         self._version = 0
@@ -73,6 +80,7 @@ class ServerList:
             if reply.answer == "ok":
                 self.take(reply.version, reply.servers)
                 self.take_data_workers(reply.data_version, reply.data_workers)
+                self.take_group(reply.group_version, reply.group)
         with self._lock:
             return dict(self._addresses)
 
@@ -83,6 +91,13 @@ class ServerList:
                 return
             self._data_version = version
             self._use_data_workers([each.address for each in data_workers])
+
+    def take_group(self, version: int, workers: tuple[GroupMember, ...]) -> None:
+        """Use this group unless it is older than the known one."""
+        with self._telling:
+            if version > self._group_version:
+                self._group_version = version
+                self._use_group(workers)
 
     def take(self, version: int, servers: tuple[ParameterServer, ...]) -> bool:
         """Use this list unless it is older than the known one; True if it is used."""

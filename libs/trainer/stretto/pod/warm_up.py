@@ -6,7 +6,7 @@ all threads together: it fails now and then if two threads parse (gh-106905).
 
 from __future__ import annotations
 
-from stretto_messages.actuator import DataWorkersChanged, GetServers, GetServersReply, ServersChanged
+from stretto_messages.actuator import DataWorkersChanged, GetServers, GetServersReply, GroupChanged, ServersChanged
 from stretto_messages.base import Record
 from stretto_messages.dispatcher import (
     NextShard,
@@ -29,8 +29,8 @@ from stretto_wire.codec import adapter_of
 
 _OF_A_WORKER: tuple[type[Record], ...] = (
     PodPing, PodPingReply, TrainUnder, TrainUnderReply, EvaluateModel, EvaluateModelReply, ServersChanged, GetServers,
-    GetServersReply, DataWorkersChanged, NextShard, NextShardReply, ReleaseShard, ReleaseShardReply, ShardHeartbeat,
-    ShardHeartbeatReply, WorkerReported,
+    GetServersReply, DataWorkersChanged, GroupChanged, NextShard, NextShardReply, ReleaseShard, ReleaseShardReply,
+    ShardHeartbeat, ShardHeartbeatReply, WorkerReported,
 )  # fmt: skip
 """The messages that a worker sends, or is sent, while its framework may still be importing."""
 

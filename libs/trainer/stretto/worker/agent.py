@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from stretto_messages.actuator import DataWorkersChanged, ServersChanged
+from stretto_messages.actuator import DataWorkersChanged, GroupChanged, ServersChanged
 from stretto_messages.dispatcher import NextShardReply
 from stretto_messages.pods import (
     EvaluateModel,
@@ -20,7 +20,7 @@ from stretto_messages.pods import (
     TrainUnderReply,
     WorkerReported,
 )
-from stretto_messages.values import Evaluation, Shard, StepTimes
+from stretto_messages.values import Evaluation, GroupMember, Shard, StepTimes
 
 from ..batches.feed import DataWorkerList, Feed, window_bytes
 from ..batches.preparation import fingerprint_of
@@ -35,6 +35,7 @@ from .step_timer import StepTimer, Window
 if TYPE_CHECKING:
     from ..engine.client import Parameters
     from ..engine.layout import F32, KeyBatch
+    from ..group.shared_dense import SharedDense
     from .step import Trainer, Work
 
 log = logging.getLogger("stretto.worker")
@@ -63,7 +64,8 @@ class Worker:
         self._leases = Leases(pod.bus, pod.leaving)
         self._plan_version = pod.settings.plan_version
         self._cpu_cores = pod.settings.cpu_cores
-        self._servers = ServerList(pod.bus, self._use_data_workers)
+        self._servers = ServerList(pod.bus, self._use_data_workers, self._use_group)
+        self._shared_dense: SharedDense | None = None
         self._parameters: Parameters | None = None
         self._feed: Feed | None = None
         self._data_workers: DataWorkerList | None = None
@@ -77,18 +79,37 @@ class Worker:
         bus.serve(EvaluateModel, lambda request: self._evaluation.ask(request))
         bus.follow(ServersChanged, self._servers_changed)
         bus.follow(DataWorkersChanged, self._data_workers_changed)
+        bus.follow(GroupChanged, lambda event: self._servers.take_group(event.version, event.workers))
         self._pod.detail("importing the model's framework")
         make_readers()
         self.program = build_program(self._pod)
         self._feed = Feed(self.program, window_bytes=window_bytes(self._pod.settings.memory_bytes))
         fingerprint = fingerprint_of(self._spec.model_dump(mode="json"), self.program.task)
         self._data_workers = DataWorkerList(self._feed, self._pod.access, fingerprint)
-        self._pod.ready()
+        self._pod.ready(self._join())
         self._pod.report_by(self._report)
         if not self._connect():
             return EXIT_OK
         self._pod.every(lambda: _HEARTBEAT_S, self._leases.beat)
         return self._train()
+
+    def _join(self) -> str:
+        """Be there for a group, if the job has one; return the address where its other members reach the worker."""
+        if self._spec.resources.workers.dense != "group":
+            return ""
+        from ..group.shared_dense import SharedDense
+
+        settings = self._pod.settings
+        self._shared_dense = SharedDense(
+            settings.index, self.program.layout, self._pod.access, settings.plane_address, time.monotonic
+        )
+        return self._shared_dense.address
+
+    def _use_group(self, workers: Collection[GroupMember]) -> None:
+        """Average dense gradients with the workers that have the same devices."""
+        if self._shared_dense is not None:
+            device = self._pod.settings.device
+            self._shared_dense.use({each.index: each.address for each in workers if each.device == device})
 
     # --- servers ------------------------------------------------------------------------------------------
 
@@ -118,6 +139,8 @@ class Worker:
                 )
                 self._seeded = parameters.generation
                 parameters.seed(self.program.initial_dense(), self.program.initial_state())
+                if self._shared_dense is not None:
+                    parameters.average_dense(self._shared_dense)
                 self._parameters = parameters
                 warming.result()
                 log.info("connected to %s", servers)

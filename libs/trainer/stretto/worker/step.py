@@ -198,7 +198,8 @@ class Trainer:
         Pushes go one at a time, in order. Each runs beside the next batch's computation and ends before the next push.
         """
         is_early = work.steps_before < self._pipeline_from_step  # when older parameters cost most
-        pipeline = self._pipeline and not is_early
+        # a group's step ends with new dense parameters, for which the next one waits
+        pipeline = self._pipeline and not is_early and not self._parameters.in_group
         ranges = _ranges(work, places)
         ranges += self._ranges_ahead(ahead, ranges)
         read, pull, is_followed = self._first(work, ranges)

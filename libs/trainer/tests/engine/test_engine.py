@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import stretto.engine
-from stretto.engine import FINISHED, Access, Key, Layout, Own, Parameters, Table, one_table, owners
+from stretto.engine import FINISHED, Access, Key, Layout, Own, Parameters, Table, client, one_table, owners
 from stretto.engine.protocol import Gradients, Kind
 from stretto.engine.transfer import EXACT, Wire
 from stretto.errors import (
@@ -108,7 +108,7 @@ def test_a_repeated_push_changes_nothing_and_a_torn_one_is_completed(cluster):
     part = torn._routes.current().parts[1]
     head = np.array([5, 1, 40, 80, 1])
     gradients = Gradients.of(EXACT, rows, LAYOUT.split_dense(dense), np.zeros(3, np.float32))
-    part.link.ask(Kind.PUSH, torn._push_part(part, part.claim, head, keys, gradients))
+    part.link.ask(Kind.PUSH, client.push_part(LAYOUT, part.claim, head, keys, gradients))
     assert whole.progress(5) == 40
     healed = whole.push(keys, rows, dense, shard=5, attempt=2, start=40, stop=80)
     assert healed.applied == LAYOUT.columns - part.claim.sum()

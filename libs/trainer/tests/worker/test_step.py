@@ -42,7 +42,7 @@ class Program:
 class Servers:
     """Parameter servers that apply pushes in order. `script`: an error for each coming push, or None for success."""
 
-    carries_debt = has_cold_rows = False
+    carries_debt = has_cold_rows = in_group = False
 
     def __init__(self):
         self.generation, self.done, self.script = 0, {}, []

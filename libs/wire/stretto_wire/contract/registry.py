@@ -222,6 +222,7 @@ CHANNELS: tuple[Channel, ...] = (
     _event("actuator", "plan-applied", actuator.PlanApplied, "profiler", "planner", cluster("arbiter"), "oom"),
     _event("actuator", "servers-changed", actuator.ServersChanged, "checkpoints", "worker", "ps"),
     _event("actuator", "data-workers-changed", actuator.DataWorkersChanged, "worker"),
+    _event("actuator", "group-changed", actuator.GroupChanged, "worker"),
     _event("actuator", "parameters-lost", actuator.ParametersLost, "dispatcher", "checkpoints"),
     _event("actuator", "migration-started", actuator.MigrationStarted, "profiler", "checkpoints"),
     _event("actuator", "migration-finished", actuator.MigrationFinished, "profiler", "checkpoints"),

@@ -29,7 +29,7 @@ Name = Annotated[
 
 
 class DeviceTypeSpec(Spec):
-    """A type of devices. Its units are whole: a worker on it has one, with the cores and the memory that come with it."""
+    """A type of devices. Its units are whole: a worker on it has one, with the cores and the memory of the unit."""
 
     name: Name
     price_per_hour: Money = Field(description="price of one unit for one hour, in the currency of all prices")

@@ -371,6 +371,13 @@ class WorkerLimits(RoleLimits):
         description="types of devices, of those that the installation states, that workers may have instead of cores; "
         "auto: all of them. Stretto tries the promising ones and chooses by speed and price; none: cores alone",
     )
+    dense: Literal["servers", "group"] = Field(
+        default="servers",
+        description="how the dense gradients of a step reach the parameter servers. servers: each worker's by itself, "
+        "whenever it has one; group: workers of the same devices wait for each other in each step and push the mean, "
+        "as one worker with the batches of all would, so that fewer bytes pass each process; rows are pushed by each "
+        "worker in both",
+    )
 
     @model_validator(mode="after")
     def _devices_or_extended(self) -> WorkerLimits:

@@ -68,6 +68,7 @@ PARTS_OF: Mapping[str, tuple[Part, ...]] = {
     "plan-applied": ("head", "decisions", "phases"),
     "servers-changed": (),
     "data-workers-changed": (),
+    "group-changed": (),
     "parameters-lost": ("losses",),
     "migration-started": ("migrations", "phases"),
     "migration-finished": ("migrations", "phases"),
