@@ -1324,6 +1324,8 @@ export interface TransferSpec {
   push?: "float32" | "bfloat16" | "int8";
   /** pulls of a worker of which one brings the dense parameters, from `pipeline_from_step` on. At 4 they are up to three of its steps older */
   dense_every?: number;
+  /** batches of a worker whose gradients are added up and pushed at once, from `pipeline_from_step` on. At 4 parameter servers make one step with the sum of four; of a lost worker up to four are trained again */
+  push_every?: number;
 }
 
 /** Data that a job's pods see as a folder. The installation says which sources jobs may name. */

@@ -185,6 +185,8 @@ def wire_told(view: Json) -> str:
         parts.append("rounding moves the held-out loss by less than another seed does")
     if (every := chosen["dense_every"]) > 1:
         parts.append(f"dense parameters are up to {counted(every - 1, 'step')} older")
+    if (batches := chosen["push_every"]) > 1:
+        parts.append(f"parameter servers make one step with the gradients of {batches} batches")
     return "; ".join(part for part in parts if part)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,10 +68,25 @@ def index(ids: Sequence[NDArray[np.integer[Any]]], buckets: int) -> KeyBatch:
     return KeyBatch(tuple(_index(np.asarray(each), buckets) for each in ids))
 
 
+def union(batches: Sequence[KeyBatch]) -> KeyBatch:
+    """Return the unique keys of all batches; `inverse` has the places of the first batch's keys, then the second's."""
+    return KeyBatch(tuple(_union(tables) for tables in zip(*(each.tables for each in batches), strict=True)))
+
+
+def _union(batches: Sequence[TableKeys]) -> TableKeys:
+    return _unique(np.concatenate([each.stored for each in batches]), len(batches[0].counts))
+
+
 def _index(ids: NDArray[Any], buckets: int) -> TableKeys:
     flat = np.ascontiguousarray(ids, dtype=np.int64).reshape(-1)
-    stored, inverse = np.unique(store(flat), return_inverse=True)
+    found = _unique(store(flat), buckets)
+    return replace(found, inverse=found.inverse.reshape(ids.shape))
+
+
+def _unique(keys: U64, buckets: int) -> TableKeys:
+    """Return the unique keys among stored ones [n]; inverse: [n]."""
+    stored, inverse = np.unique(keys, return_inverse=True)
     shift = np.uint64(64 - (buckets.bit_length() - 1))
     starts = np.searchsorted(stored, np.arange(buckets, dtype=np.uint64) << shift)
     counts = np.diff(np.append(starts, len(stored))).astype(np.int64)
-    return TableKeys(stored, inverse.reshape(ids.shape), counts)
+    return TableKeys(stored, inverse, counts)

@@ -80,7 +80,7 @@ class Worker:
             BATCH,
             self.meter,
             keep_going=lambda: time.monotonic() < self.until,
-            passed=lambda _: self.ends.append(time.monotonic()),
+            passed=self._passed,
             pipeline=pipeline,
             pipeline_from_step=0,
         )
@@ -97,6 +97,7 @@ class Worker:
     def _train(self):
         while time.monotonic() < self.until:
             worker, number = divmod(self.shard, 1_000_000)
+            self.reached = self.offset
             work = Work(self.shard, 1, (2 * number + worker) * SHARD * self.stream, SHARD, self.offset)
             stopped = self.trainer.train(work)
             if stopped is None:
@@ -104,6 +105,11 @@ class Worker:
                 self.shard, self.offset = self.shard + 1, 0
             else:
                 self.offset = stopped.offset
+
+    def _passed(self, offset):
+        """Note the end of each batch that the servers have: a push may have several."""
+        self.ends += [time.monotonic()] * -(-(offset - self.reached) // BATCH)
+        self.reached = offset
 
     def meet(self, servers):
         """Add servers while training."""

@@ -224,8 +224,9 @@ def test_a_decision_of_a_round_is_told_with_algorithm_value_bound_and_gap() -> N
             "transfer bfloat16; rounding moves the held-out loss by less than another seed does",
         ),
         (
-            {"wire": {"dense_every": 4}}, (50, 100),
-            "dense_every 4; 50 B a step in place of 100 B, 50% less; dense parameters are up to 3 steps older",
+            {"wire": {"dense_every": 4, "push_every": 8}}, (50, 100),
+            "dense_every 4, push_every 8; 50 B a step in place of 100 B, 50% less; dense parameters are up to 3 steps "
+            "older; parameter servers make one step with the gradients of 8 batches",
         ),
         (
             {"wire": {"pull": "bfloat16", "push": "int8", "dense_every": 2}}, (3 << 18, 5 << 19),

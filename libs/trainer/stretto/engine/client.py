@@ -94,14 +94,17 @@ class Parameters:
         wire: Wire | None = None,
     ) -> None:
         self.layout = layout
-        self._pushed = (wire or Wire()).push
+        wire = wire or Wire()
+        self.push_every = wire.push_every
+        """Batches whose gradients are to be pushed at once."""
+        self._pushed = wire.push
         self._debt = Debt()
         self.carries_debt = self._pushed.slices is not Transfer.FLOAT32
         """A push leaves to the next what rounding takes from its dense gradient, unless it `pays`."""
         self.worker = worker
         self._patience_s = patience_s
         self._routes = Routes(layout, access, refresh_servers, timeout_s, patience_s)
-        self._puller = Puller(layout, self._routes, wire or Wire())
+        self._puller = Puller(layout, self._routes, wire)
         self.step_bytes = self._puller.step_bytes
         self._group: DenseGroup | None = None
         self.connect(servers, wait=True)
@@ -193,6 +196,7 @@ class Parameters:
         generation: int | None = None,
         lineage: int | None = None,
         pays: bool = False,
+        batches: int = 1,
     ) -> PushResult:
         """Apply one batch exactly once: samples start..stop of the shard, counted from the shard's beginning.
 
@@ -204,12 +208,14 @@ class Parameters:
         sent: restored servers may have forgotten this shard, and samples with another shard id now would count twice.
         lineage: the lineage of the ledger that leased the shard. Parameters of another lineage belong to other books.
         pays: the dense gradient is sent in float32 with what rounding has left of earlier ones; nothing is owed then.
+        batches: those that the gradients are the sum of; each column gets all of them or none.
         Raises StaleAttempt, ProgressGap, BatchMisaligned, ServersReplaced (give the batch up), ServerLost,
         OwnershipUnknown (repeat it).
         """
         begun = time.perf_counter()
         layout = self.layout
         _check_push(layout, keys, row_gradients, start, stop)
+        self._puller.pushed = keys, batches
         head = np.array([shard, attempt, start, stop, self.worker], np.int64)
         given = (row_gradients, dense_gradient, row_squares, dense_squares, state_delta)
         group = self._group if self.in_group and dense_squares is None else None
@@ -240,7 +246,7 @@ class Parameters:
                 arrived()
                 return PushResult(time.perf_counter() - begun, update_seconds, retries, applied)
             if time.perf_counter() > begun + self._patience_s:
-                raise _stuck(f"push of shard {shard} samples {start}..{stop}", self._patience_s, pending)
+                raise _unowned(pending, self._patience_s, f"push of shard {shard} samples {start}..{stop}")
             retries += 1
             backoff.wait()
             self._routes.refresh()
@@ -358,13 +364,6 @@ def _given(
     return found
 
 
-def _stuck(what: str, patience_s: float, pending: Bools) -> OwnershipUnknown:
-    return OwnershipUnknown(
-        f"{what} was rejected for {patience_s:.0f} s by the owners of columns {np.flatnonzero(pending)[:8].tolist()}: "
-        "a move did not finish; should it last, stop the job and submit it again from its last checkpoint"
-    )
-
-
 def _check_push(layout: Layout, keys: KeyBatch, row_gradients: Sequence[F32], start: int, stop: int) -> None:
     """Raise LayoutError for a push that no server could apply."""
     if not 0 <= start < stop:
@@ -387,6 +386,13 @@ def _check_books(route: Route, generation: int | None, lineage: int | None, what
             f"{what}: the parameters come from return {route.lineage} to a checkpoint, the lease from {lineage}; ask "
             "the dispatcher for another"
         )
+
+
+def _unowned(pending: Bools, patience_s: float, what: str) -> OwnershipUnknown:
+    return OwnershipUnknown(
+        f"{what} was rejected for {patience_s:.0f} s by the owners of columns {np.flatnonzero(pending)[:8].tolist()}: "
+        "a move did not finish; should it last, stop the job and submit it again from its last checkpoint"
+    )
 
 
 def _refusal(code: Code, server: int, shard: int, attempt: int, start: int, stop: int) -> Exception:

@@ -51,6 +51,8 @@ class Puller:
         self._threads = ThreadPoolExecutor(4, thread_name_prefix="pull")
         self._begun_pulls = 0
         self._last: KeyBatch | None = None
+        self.pushed: tuple[KeyBatch | None, int] = None, 1
+        """The keys of the worker's last push, and its batches."""
         self._dense: tuple[int, F32] | None = None
         """The dense vector that a pull of training brought, and the generation of the servers that had it."""
         self._given: tuple[int, F32] | None = None
@@ -77,10 +79,12 @@ class Puller:
         self._given = generation, dense
 
     def step_bytes(self) -> tuple[int, int]:
-        """Return the bytes of a step with the last pull's keys as values travel, and in float32; zeros if both are."""
+        """Return the bytes of a step with the keys of the last pull and push, as values travel by the wire, and in
+        float32 with a push for each batch; zeros if both are the same."""
         if self._last is None or self._wire == Wire():
             return 0, 0
-        return int(self._wire.step_bytes(self._layout, self._last)), int(Wire().step_bytes(self._layout, self._last))
+        sent = self._wire.step_bytes(self._layout, self._last, *self.pushed)
+        return int(sent), int(Wire().step_bytes(self._layout, self._last))
 
     def _pull_to_train(self, keys: KeyBatch, brings_dense: bool) -> Pulled:
         generation = self._routes.generation

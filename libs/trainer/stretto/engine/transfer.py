@@ -84,11 +84,14 @@ EXACT = Transfers()
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A worker's choice of types: for pulls, and for pushes. dense_every: pulls of which one brings dense slices."""
+    """A worker's choice of types: for pulls, and for pushes. dense_every: pulls of which one brings dense slices.
+    push_every: batches whose gradients are pushed at once.
+    """
 
     pull: Transfers = EXACT
     push: Transfers = EXACT
     dense_every: int = 1
+    push_every: int = 1
 
     @staticmethod
     def of(transfer: str, wire: Mapping[str, Any]) -> Wire:
@@ -96,18 +99,19 @@ class Wire:
         of_rows = Transfer[transfer.upper()]
         pull, push = (Transfer[str(wire.get(way, "float32")).upper()] for way in ("pull", "push"))
         both = (Transfers(max(of_rows, each), each, each is not Transfer.FLOAT32) for each in (pull, push))
-        return Wire(*both, dense_every=wire.get("dense_every", 1))
+        return Wire(*both, dense_every=wire.get("dense_every", 1), push_every=wire.get("push_every", 1))
 
-    def step_bytes(self, layout: Layout, keys: KeyBatch) -> float:
-        """Return the bytes of a step with these keys, to and from all servers, without heads."""
-        ways = (self.pull, self.push)
-        rows = sum(
-            sent_keys(of.stored, each).nbytes + len(of) * each.rows.row_bytes(table.dimension)
-            for of, table in zip(keys.tables, layout.tables, strict=True)
-            for each in ways
+    def step_bytes(self, layout: Layout, keys: KeyBatch, pushed: KeyBatch | None = None, batches: int = 1) -> float:
+        """Return the bytes of a step with these keys, to and from all servers, without heads.
+
+        pushed: the keys of as many batches, pushed at once; None: those of the step.
+        """
+        pull, push = self.pull, self.push
+        pulled_dense, pushed_dense = (
+            layout.slices * each.slices.row_bytes(layout.slice_length) for each in (pull, push)
         )
-        pulled, pushed = (layout.slices * each.slices.row_bytes(layout.slice_length) for each in ways)
-        return rows + pulled / self.dense_every + pushed
+        pulled = _rows_bytes(layout, keys, pull) + pulled_dense / self.dense_every
+        return pulled + (_rows_bytes(layout, pushed or keys, push) + pushed_dense) / batches
 
 
 class Debt:
@@ -131,6 +135,14 @@ class Debt:
         if transfer is not Transfer.FLOAT32:
             arrived = received("slices", travelling, transfer, slices.shape[1])
             self._rest = np.nan_to_num(slices - arrived, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def _rows_bytes(layout: Layout, keys: KeyBatch, transfers: Transfers) -> int:
+    """Return the bytes of keys and of as many rows or their gradients."""
+    return sum(
+        sent_keys(of.stored, transfers).nbytes + len(of) * transfers.rows.row_bytes(table.dimension)
+        for of, table in zip(keys.tables, layout.tables, strict=True)
+    )
 
 
 def sent(values: F32, transfer: Transfer, chances: np.random.Generator | None = None) -> NDArray[Any]:

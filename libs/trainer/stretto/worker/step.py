@@ -1,7 +1,8 @@
 """Training one shard: read, pull, compute, push.
 
 While a batch is computed, the next one is read. In a pipeline it is also pulled, and the last one is pushed. The next
-batch of a shard's last one is the first of the shard that is likely to follow.
+batch of a shard's last one is the first of the shard that is likely to follow. Gradients of several batches may be
+added up and pushed at once, counted from the shard's beginning as batches are: servers have all of them or none.
 """
 
 from __future__ import annotations
@@ -31,8 +32,9 @@ from ..errors import (
     ServersReplaced,
     StaleAttempt,
 )
-from ..model.program import Gradients, Program
+from ..model.program import Program
 from ..model.reading import Prepared
+from .gradient_sum import GradientSum
 from .step_timer import StepTime, StepTimer
 
 log = logging.getLogger("stretto.worker")
@@ -72,10 +74,14 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A batch by its place: samples [begin, end) of its shard."""
+    """A batch by its place: samples [begin, end) of its shard. pushed_from: the first sample of the push that has it.
+    is_pushed: True for the last batch of a push.
+    """
 
     begin: int
     end: int
+    pushed_from: int
+    is_pushed: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,8 @@ class Trainer:
 
     pipeline: pull the next batch's parameters and push the last one's gradients while a batch is computed. Without it
     a pull begins after the push before it is applied, so a worker's own updates are never missing.
-    pipeline_from_step: steps of the job before which it is not used, and every pull brings the dense parameters.
+    pipeline_from_step: steps of the job before which it is not used, every pull brings the dense parameters, and every
+    batch is pushed.
     """
 
     def __init__(
@@ -166,7 +173,9 @@ class Trainer:
             log.warning("%s", refused)
             return Stopped(self._offset, stale=True)
         except BatchMisaligned as error:
-            raise DataError(f"shard {work.shard}: {error}; was dataset.batch_size changed?") from error
+            raise DataError(
+                f"shard {work.shard}: {error}; was dataset.batch_size or model.wire.push_every changed?"
+            ) from error
 
     def _resume(self, work: Work) -> int | None:
         """Return the offset to resume at; None if training is to stop before the servers answer."""
@@ -182,7 +191,7 @@ class Trainer:
     def _run(self, work: Work, offset: int, ahead: Work | None) -> Stopped | None:
         self._offset = offset
         try:
-            self._steps(work, self._places(work, offset), ahead)
+            self._steps(work, offset, ahead)
         except (DataError, ModelRefused):
             self._settle()
             raise
@@ -192,14 +201,17 @@ class Trainer:
         self._settle()
         return None if self._offset >= work.length else Stopped(self._offset)
 
-    def _steps(self, work: Work, places: Sequence[Place], ahead: Work | None) -> None:
+    def _steps(self, work: Work, offset: int, ahead: Work | None) -> None:
         """Run steps until the shard ends or training is to stop; the last push may still be on its way.
 
-        Pushes go one at a time, in order. Each runs beside the next batch's computation and ends before the next push.
+        Pushes go one at a time, in order. Each runs beside the next computations and ends before the next push. Batches
+        that wait for theirs when training stops are trained again by the next who has the shard.
         """
         is_early = work.steps_before < self._pipeline_from_step  # when older parameters cost most
         # a group's step ends with new dense parameters, for which the next one waits
         pipeline = self._pipeline and not is_early and not self._parameters.in_group
+        places = _places(work, offset, self._batch_size, 1 if is_early else self._parameters.push_every)
+        waiting, pays = GradientSum(), False
         ranges = _ranges(work, places)
         ranges += self._ranges_ahead(ahead, ranges)
         read, pull, is_followed = self._first(work, ranges)
@@ -227,16 +239,20 @@ class Trainer:
             gradients = self._program.step(pulled.rows, ready.keys, pulled.dense, pulled.state, ready.batch)
             computed = time.perf_counter() - computing
             self.last_loss = gradients.loss
-            if not self._settle():
-                return
+            waiting.add(ready.keys, gradients)
             share = pulled.rows_seconds / max(1e-9, pulled.seconds)
             times = StepTime(waited * share, computed, 0.0, waited * (1 - share), read_s)
-            # nothing of this worker may follow for a while: what rounding has left must not wait for that
-            pays = not self._keep_going() or number + 1 == len(ranges)
-            push = self._pusher.submit(self._push, work, place, ready.keys, gradients, pays)
-            self._on_its_way = _Pushing(push, place, begun, times)
-            if not pipeline and not self._settle():
+            if not place.is_pushed:
+                self._count(place, begun, times)
+            elif not self._settle():
                 return
+            else:
+                # nothing of this worker may follow for a while: what rounding has left must not wait for that
+                pays = not self._keep_going() or number + 1 == len(ranges)
+                push = self._pusher.submit(self._push, work, place, waiting, pays)
+                self._on_its_way, waiting = _Pushing(push, place, begun, times), GradientSum()
+                if not pipeline and not self._settle():
+                    return
             if not self._keep_going() and (pays or not self._parameters.carries_debt):
                 return
             if coming is not None:
@@ -277,7 +293,8 @@ class Trainer:
         if ahead is None:
             return []
         known = frozenset(before)
-        return list(takewhile(lambda each: each not in known, _ranges(ahead, self._places(ahead, ahead.offset))))
+        places = _places(ahead, ahead.offset, self._batch_size)
+        return list(takewhile(lambda each: each not in known, _ranges(ahead, places)))
 
     def _settle(self) -> bool:
         """Wait for the push that is on its way and count its step; False if training is to stop before it succeeds."""
@@ -289,18 +306,14 @@ class Trainer:
         if pushed is None:
             return False
         update = min(pushed.update_seconds, pushed.seconds)
-        samples = pushing.place.end - pushing.place.begin
         times = pushing.times + StepTime(update_s=update, sync_s=pushed.seconds - update)
-        self._meter.step(pushing.begun_s, time.monotonic(), samples, times)
+        self._count(pushing.place, pushing.begun_s, times)
         self._offset = pushing.place.end
         self._passed(self._offset)
         return True
 
-    def _places(self, work: Work, offset: int) -> list[Place]:
-        """Return the batches from ``offset`` on. They are cut from the shard's beginning."""
-        size = self._batch_size
-        begins = [offset, *range(offset - offset % size + size, work.length, size)]
-        return [Place(begin, min(begin - begin % size + size, work.length)) for begin in begins]
+    def _count(self, place: Place, begun_s: float, times: StepTime) -> None:
+        self._meter.step(begun_s, time.monotonic(), place.end - place.begin, times)
 
     def _pulled(self, pull: Future[Pulled], keys: KeyBatch) -> Pulled | None:
         """Return the pulled values, repeating the pull while a server is away; None if training is to stop."""
@@ -314,8 +327,9 @@ class Trainer:
             time.sleep(_RETRY_S)
             pull = self._parameters.begin_pull(keys, is_fresh=True)
 
-    def _push(self, work: Work, place: Place, keys: KeyBatch, gradients: Gradients, pays: bool) -> PushResult | None:
-        """Push until every column has the batch (records make repetition harmless); None if training is to stop."""
+    def _push(self, work: Work, place: Place, waiting: GradientSum, pays: bool) -> PushResult | None:
+        """Push until every column has the batches (records make repetition harmless); None if training is to stop."""
+        keys, gradients = waiting.total()
         while True:
             try:
                 return self._parameters.push(
@@ -324,7 +338,7 @@ class Trainer:
                     gradients.dense,
                     shard=work.shard,
                     attempt=work.attempt,
-                    start=place.begin,
+                    start=place.pushed_from,
                     stop=place.end,
                     row_squares=gradients.row_squares,
                     dense_squares=gradients.dense_squares,
@@ -332,6 +346,7 @@ class Trainer:
                     generation=work.generation,
                     lineage=work.lineage,
                     pays=pays,
+                    batches=len(waiting),
                 )
             except (ServerLost, OwnershipUnknown) as error:
                 log.warning("push: %s", error)
@@ -342,6 +357,17 @@ class Trainer:
     def close(self) -> None:
         self._pusher.shutdown(wait=False, cancel_futures=True)
         self._feed.close()
+
+
+def _places(work: Work, offset: int, batch_size: int, batches_a_push: int = 1) -> list[Place]:
+    """Return the batches from ``offset`` on. Batches and pushes are cut from the shard's beginning."""
+    of_push = batch_size * batches_a_push
+    places: list[Place] = []
+    for begin in (offset, *range(offset - offset % batch_size + batch_size, work.length, batch_size)):
+        end = min(begin - begin % batch_size + batch_size, work.length)
+        pushed_from = max(offset, begin - begin % of_push)
+        places.append(Place(begin, end, pushed_from, end % of_push == 0 or end == work.length))
+    return places
 
 
 def _ranges(work: Work, places: Sequence[Place]) -> list[SampleRange]:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from stretto.engine.layout import one_table
 from stretto.engine.transfer import (
     EXACT,
     Debt,
@@ -118,3 +119,12 @@ def test_rows_travel_in_the_narrower_type_of_both_fields() -> None:
     wire = Wire.of("bfloat16", {"push": "int8", "dense_every": 4})
     assert wire == Wire(Transfers(Transfer.BFLOAT16), Transfers(Transfer.INT8, Transfer.INT8, packs_keys=True), 4)
     assert Wire.of("float32", {}) == Wire()
+
+
+def test_a_step_has_its_share_of_the_bytes_of_a_push_of_several_batches() -> None:
+    layout = one_table(16, 380)
+    of_step, of_push = (layout.index(np.arange(count)) for count in (100, 250))
+    row, dense = 8 + 16 * 4, layout.slices * layout.slice_length * 4
+    wire = Wire(dense_every=2, push_every=5)
+    assert Wire().step_bytes(layout, of_step) == 2 * (100 * row + dense)
+    assert wire.step_bytes(layout, of_step, of_push, 5) == 100 * row + dense / 2 + (250 * row + dense) / 5

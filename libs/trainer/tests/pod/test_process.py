@@ -100,7 +100,8 @@ def test_a_killed_worker_costs_nothing_but_time(make: Any):
 
 
 def test_a_worker_that_is_asked_to_leave_gives_its_rest_back(make: Any):
-    wire = {"pull": "bfloat16", "push": "int8", "dense_every": 2}  # what leaves with the worker is counted all the same
+    # what leaves with the worker is counted all the same, and what it has not pushed is trained by the next
+    wire = {"pull": "bfloat16", "push": "int8", "dense_every": 2, "push_every": 3}
     cluster = make(SAMPLES, dataset={"batches_per_shard": 64}, model={"wire": wire, "pipeline_from_step": 0})
     cluster.start_ps(0)
     cluster.launch("worker-0")

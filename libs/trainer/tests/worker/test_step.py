@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto.batches.feed import Feed
 from stretto.engine import Access, KeyBatch, LockedStore, Parameters, ParameterServer, Pulled, PushResult, one_table
+from stretto.engine.transfer import Wire
 from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, StaleAttempt
 from stretto.model.program import Gradients
 from stretto.model.reading import Prepared
+from stretto.optimizers import SGD
 from stretto.worker import step
 from stretto.worker.step import Stopped, Trainer, Work
 from stretto.worker.step_timer import StepTimer
@@ -43,6 +45,7 @@ class Servers:
     """Parameter servers that apply pushes in order. `script`: an error for each coming push, or None for success."""
 
     carries_debt = has_cold_rows = in_group = False
+    push_every = 1
 
     def __init__(self):
         self.generation, self.done, self.script = 0, {}, []
@@ -216,15 +219,19 @@ class Recorded(Program):
 
 
 class Checked(Servers):
-    """Refuses a gradient of other samples than the push names."""
+    """Refuses a gradient of other samples than the push names, and a push that does not end where its shard is cut."""
 
-    def __init__(self):
+    def __init__(self, push_every=1):
         super().__init__()
-        self.starts = {}
+        self.starts, self.lengths, self.push_every = {}, {}, push_every
 
-    def push(self, keys, rows, dense, *, shard, start, **rest):
-        assert dense[0] == self.starts[shard] + start
-        return super().push(keys, rows, dense, shard=shard, start=start, **rest)
+    def push(self, keys, rows, dense, *, shard, start, stop, batches, **rest):
+        begins = range(start, stop, 10)
+        assert dense[0] == sum(self.starts[shard] + begin for begin in begins)
+        assert batches == len(begins)
+        assert start % (10 * self.push_every) == 0
+        assert stop == min(start + 10 * self.push_every, self.lengths.get(shard, stop))
+        return super().push(keys, rows, dense, shard=shard, start=start, stop=stop, **rest)
 
 
 @pytest.mark.parametrize("pipeline", [False, True])
@@ -273,14 +280,16 @@ PARTS = st.sampled_from(["a", "a", "b", "bad"])
 @given(
     st.lists(st.tuples(PARTS, st.integers(0, 2), st.integers(1, 35), st.sampled_from("kbn"), STEPS), max_size=8),
     st.booleans(),
+    st.integers(1, 3),
 )
 @settings(max_examples=150)
-def test_whatever_was_promised_each_shard_is_trained_with_its_own_samples(shards, pipeline):
+def test_whatever_was_promised_each_shard_is_trained_with_its_own_samples(shards, pipeline, push_every):
     """Goal: no promise changes what is trained. Method: promises are kept, broken or not made; shards have the same
-    samples or not, stop within, and fail."""
-    servers = Checked()
+    samples or not, stop within, and fail; each batch is pushed, or several at once."""
+    servers = Checked(push_every)
     works = [Work(i, 1, 30 * place, length, partition=part) for i, (part, place, length, _, _) in enumerate(shards)]
     servers.starts = {work.shard: work.start for work in works}
+    servers.lengths = {work.shard: work.length for work in works}
     left = [0]
     passed = []
     trainer = Trainer(
@@ -362,3 +371,88 @@ def test_a_worker_that_rounds_leaves_nothing_owed():
     assert trainer.train(Work(0, 2, 0, 100)) is None
     assert paid[4:] == [False] * 5 + [True]
     trainer.close()
+
+
+# --- several batches in a push ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("has_debt", [False, True])
+@pytest.mark.parametrize("pipeline", [False, True])
+def test_batches_that_wait_for_their_push_when_a_worker_leaves_are_trained_by_the_next(has_debt, pipeline):
+    """A worker that owes a rest of rounding makes its push whole and pays; others leave at once."""
+    steps, paid = [], []
+
+    class Counting(Recorded):
+        def step(self, rows, keys, dense, state, batch):
+            steps.append(int(batch["label"][0]))
+            return super().step(rows, keys, dense, state, batch)
+
+    class Owing(Checked):
+        carries_debt = has_debt
+
+        def push(self, *args, pays, **named):
+            paid.append(pays)
+            return super().push(*args, **named)
+
+    servers = Owing(push_every=4)
+    servers.starts, servers.lengths = {7: 0}, {7: 110}
+    trainer = Trainer(
+        Counting(), servers, 10, StepTimer(), lambda: len(steps) < 6, pipeline=pipeline, pipeline_from_step=0
+    )
+    stopped = trainer.train(Work(7, 1, 0, 110))
+    trainer.close()
+    assert stopped == Stopped(80 if has_debt else 40)
+    assert steps == list(range(0, 80 if has_debt else 60, 10))
+    assert paid == ([False, True] if has_debt else [False])
+    trainer = Trainer(Counting(), servers, 10, StepTimer(), pipeline=pipeline, pipeline_from_step=0)
+    assert trainer.train(Work(7, 2, 0, 110, offset=stopped.offset)) is None
+    trainer.close()
+    assert servers.pushed == [(7, 0, 40), (7, 40, 80), (7, 80, 110)]
+
+
+def test_each_batch_is_pushed_in_the_first_steps_of_a_job_and_each_is_a_step(servers):
+    servers.push_every = 3
+    trainer = Trainer(Program(), servers, 10, StepTimer(), pipeline_from_step=5)
+    assert trainer.train(Work(0, 1, 0, 45, steps_before=4)) is None
+    assert [stop for _, _, stop in servers.pushed] == [10, 20, 30, 40, 45]
+    assert trainer.train(Work(1, 1, 45, 45, steps_before=5)) is None
+    trainer.close()
+    assert servers.pushed[5:] == [(1, 0, 30), (1, 30, 45)]
+    window = trainer._meter.window()
+    assert (window.steps, window.samples_total) == (10, 90)
+
+
+def test_several_batches_in_a_push_move_plain_sgd_as_far_as_one_after_another():
+    """Gradients do not depend on parameters here, and are whole numbers: sums are exact."""
+
+    class Whole(Program):
+        layout = one_table(2, 3, optimizer=SGD(1.0), initial_scale=0.0)
+
+        def read(self, start, length, partition):
+            return {"label": np.arange(start, start + length) % 7}
+
+        def step(self, rows, keys, dense, state, batch):
+            of_rows = np.repeat(1 + keys.tables[0].stored[:, None] % 5, 2, axis=1).astype(np.float32)
+            return Gradients(0.5, (of_rows,), np.full(3, len(batch["label"]), np.float32), NONE)
+
+    def trained(push_every):
+        server = ParameterServer(0, Whole.layout)
+        server.own(range(Whole.layout.columns))
+        wire = Wire(push_every=push_every)
+        parameters = Parameters(Whole.layout, {0: server.address}, worker=0, access=Access(server.key), wire=wire)
+        parameters.seed(np.zeros(3, np.float32))
+        trainer = Trainer(Whole(), parameters, 10, StepTimer(), pipeline_from_step=0)
+        assert trainer.train(Work(0, 1, 0, 95)) is None
+        assert trainer.train(Work(1, 1, 95, 60)) is None
+        pulled, sizes = parameters.pull(LAYOUT.index(np.arange(7))), parameters.step_bytes()
+        applied, updates = server.store.applied(), server.store.stats().updates
+        for each in (trainer, parameters, server):
+            each.close()
+        found = pulled.rows[0].tolist(), pulled.dense.tolist(), applied.samples.tolist(), applied.fingerprints.tolist()
+        return found, updates, sizes
+
+    (one, updates, sizes), (merged, fewer, merged_sizes) = trained(1), trained(3)
+    assert merged == one
+    assert (updates, fewer) == (16, 6)
+    assert sizes == (0, 0)
+    assert 0 < merged_sizes[0] < merged_sizes[1]

@@ -66,6 +66,11 @@ class TransferSpec(Spec):
         description="pulls of a worker of which one brings the dense parameters, from `pipeline_from_step` on. At 4 "
         "they are up to three of its steps older",
     )
+    push_every: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=1,
+        description="batches of a worker whose gradients are added up and pushed at once, from `pipeline_from_step` "
+        "on. At 4 parameter servers make one step with the sum of four; of a lost worker up to four are trained again",
+    )
 
 
 UpdateRule = Literal["adagrad", "adam", "adamw", "ftrl", "rmsprop", "rowwise-adagrad", "sgd"]
@@ -670,14 +675,28 @@ class JobSpec(Spec):
         default=None, description="which model of the job is the best one; its checkpoint is kept, training may stop"
     )
 
+    @field_validator("dataset")
+    @classmethod
+    def _fills_a_push(cls, data: DatasetSpec, info: ValidationInfo) -> DatasetSpec:
+        model = info.data.get("model")
+        if model is not None and model.wire.push_every > data.batches_per_shard:
+            raise ValueError(
+                f"batches_per_shard of at least model.wire.push_every, {model.wire.push_every}: no push has batches of "
+                f"two shards; or a push_every of at most {data.batches_per_shard}"
+            )
+        return data
+
     @field_validator("rows")
     @classmethod
-    def _outlives_a_batch(cls, rows: RowSpec, info: ValidationInfo) -> RowSpec:
-        data = info.data.get("dataset")
-        if data is not None and 0 < rows.expire_samples < data.batch_size:
+    def _outlives_a_push(cls, rows: RowSpec, info: ValidationInfo) -> RowSpec:
+        model, data = info.data.get("model"), info.data.get("dataset")
+        if model is None or data is None:
+            return rows
+        samples = data.batch_size * model.wire.push_every
+        if 0 < rows.expire_samples < samples:
             raise ValueError(
-                f"expire_samples of at least dataset.batch_size, {data.batch_size}: a row would expire before the next "
-                "batch; or 0"
+                f"expire_samples of at least {samples}, dataset.batch_size times model.wire.push_every: a row would "
+                "expire before the next push; or 0"
             )
         return rows
 

@@ -314,6 +314,8 @@ class PodView(View):
     """The same size in float32."""
     update_time_s: float | None = None
     categories: int | None = None
+    row_bytes: float | None = None
+    """Mean memory of a row that is neither rounded nor on its disk, its entry and share of the index included."""
     buckets: int | None = None
     cold_rows: int = 0
     """Rows on its disk."""

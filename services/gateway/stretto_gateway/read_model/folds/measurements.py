@@ -128,6 +128,7 @@ class MeasurementFold(Fold):
         pod.update_time_s, pod.categories, pod.buckets = message.update_time_s, message.categories, message.buckets
         pod.cold_rows, pod.log_bytes, pod.spill_fault = message.cold_rows, message.log_bytes, message.spill_fault
         pod.warm_rows, pod.warm_bytes = message.warm_rows, message.warm_bytes
+        pod.row_bytes = message.row_bytes
         pod.reported_at_s = self.time_s
 
     @fold.register
