@@ -24,13 +24,15 @@ from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import Message, example_of
 from stretto_messages.books import CompletedBooks, GivenUp, Shortfall
 from stretto_messages.gateway import CallerRole
+from stretto_messages.oom import OomForecast
 from stretto_messages.planner import CandidatesComputed
+from stretto_messages.pods import PsReported
 from stretto_messages.values import Evaluation
 
 from tests.live_bus import completed, finished
 
 from ..gateway_process import Running, installed, start_gateway
-from ..job_events import decided, plan, profile, started, submitted
+from ..job_events import MIB, decided, plan, profile, started, submitted
 from ..token_holders import given
 from .test_console import CONSOLE
 
@@ -207,6 +209,23 @@ def test_a_plan_that_was_not_chosen_says_why(chromium: Any, running: Running) ->
     assert rows.keys() == {candidate["id"] for candidate in last["front"]["candidates"]}
     for candidate in last["front"]["candidates"]:
         assert money(candidate["cost_per_hour"]) in rows[candidate["id"]]
+
+
+def test_the_page_on_memory_tells_rows_as_trained_rounded_and_on_the_disk(chromium: Any, running: Running) -> None:
+    rows = {"categories": 600_000, "warm_rows": 200_000, "cold_rows": 300_000, "row_bytes": 160.0}
+    sizes = {"warm_bytes": 14 * MIB, "log_bytes": 50 * MIB}
+    running.publish(
+        replace(example_of(OomForecast), job=JOB), replace(example_of(PsReported), job=JOB, pod="ps-0", **rows, **sizes)
+    )
+    page = signed_in(chromium, running)
+    page.goto(f"{running.url}/console/jobs/{JOB}/memory")
+    page.get_by_role("columnheader", name="rounded rows").wait_for()
+    heads, cells = (page.locator(f"table >> nth=0 >> {each}").all_inner_texts() for each in ("th", "td"))
+    told = list(zip(heads, cells, strict=True))[-6:]
+    assert told == [
+        ("rows in memory", "100,000"), ("their size", "15.3 MiB"), ("rounded rows", "200,000"),
+        ("their size", "14.0 MiB"), ("rows on disk", "300,000"), ("file", "50.0 MiB"),
+    ]  # fmt: skip
 
 
 def money(per_hour: float) -> str:
