@@ -20,6 +20,11 @@ CLUSTER_MEMORY_BYTES = 32 * GIB
 
 SPILLING_BYTES = 112 * 2**20
 """Memory of a parameter server whose rows go to the disk: some 15 MiB more than it takes without rows."""
+SPILLING_BYTES_OF_POLICY = 106 * 2**20
+"""The same where a policy leaves out rows and rounds others."""
+
+MERGED = {"wire": {"pull": "bfloat16", "push": "int8", "push_every": 3}, "pipeline_from_step": 0}
+"""Pushes of three batches: the last one of a shard of eight has two."""
 
 # short leases, windows and intervals: a minute has to show what takes hours in production
 SETTINGS = {
@@ -50,9 +55,10 @@ def spec(
 
     ``model`` is one of MODELS. Its data come from a store so slow that all of its readers together need at least
     ``training_s``. ``spills``: its parameter servers get less memory than their rows take. ``has_policy``: rare keys
-    get no row, and rows expire.
+    get no row, rows expire and are rounded before they go to a disk, and workers push several batches at once, rounded.
     """
-    ps_memory_bytes = SPILLING_BYTES if spills else 2 * GIB
+    spilling_bytes = SPILLING_BYTES_OF_POLICY if has_policy else SPILLING_BYTES
+    ps_memory_bytes = spilling_bytes if spills else 2 * GIB
     return {
         "api": "stretto/v1",
         "name": name,
@@ -69,6 +75,7 @@ def spec(
             "optimizer": "adagrad",
             "learning_rate": 0.02,
             "embedding_dim": 16,
+            **(MERGED if has_policy else {}),
         },
         "dataset": {"samples": samples, "batch_size": batch_size, "batches_per_shard": 8, "seed": DATA_SEED},
         "resources": {
@@ -89,7 +96,7 @@ def spec(
                 "ps_memory_bytes": ps_memory_bytes,
             },
         },
-        **({"rows": {"admit": 2, "expire_samples": samples // 8}} if has_policy else {}),
+        **({"rows": {"admit": 2, "expire_samples": samples // 2, "warm": "bf16"}} if has_policy else {}),
         "checkpoint": {"every_s": 4, "keep": 3},
         "evaluate": 20_480,
     }
