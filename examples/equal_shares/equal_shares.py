@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from stretto_core.offline.allocation import Allocation, AllocationProblem
+from stretto_core.arbiter.ahead import Allocation, AllocationProblem
 from stretto_sim.allocation import Policy
 
 

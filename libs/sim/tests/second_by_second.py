@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from stretto_core.offline.allocation import AllocationProblem, ElasticJob
+from stretto_core.arbiter.ahead import AllocationProblem, ElasticJob
 from stretto_sim.allocation import Policy, PoolTraceSettings, TraceJob
 from stretto_sim.allocation.trace import fates
 

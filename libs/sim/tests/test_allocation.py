@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from second_by_second import second_by_second
 from stretto_core.algorithms import SIMULATE_ALLOCATION
-from stretto_core.offline.allocation import AllocationProblem
+from stretto_core.arbiter.ahead import AllocationProblem
 from stretto_messages.base import InvalidValue
 from stretto_sim.allocation import Policy, PoolTraceSettings, TraceJob, simulate
 from stretto_sim.allocation.policies import CERTIFIED, GREEDY, GREEDY_ONCE, MARGINAL_DOUBLING

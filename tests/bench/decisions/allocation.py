@@ -13,8 +13,8 @@ import time
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_core.offline.allocation import AllocationProblem, ElasticJob
-from stretto_core.offline.allocation.certified import certified
+from stretto_core.arbiter.ahead import AllocationProblem, ElasticJob
+from stretto_core.arbiter.ahead.certified import certified
 from stretto_sim.allocation import Policy, PoolTraceSettings, TraceJob, simulate
 from stretto_sim.allocation.policies import CERTIFIED, GREEDY, GREEDY_ONCE, MARGINAL_DOUBLING
 

@@ -93,11 +93,14 @@ def expire(context: StepContext, now: float) -> None:
 def begin(context: StepContext, problem: SelectionProblem, fast: RoundChoice, now: float) -> RoundChoice:
     """Begin a background solve if the fast choice's gap asks for one; return the part of this choice to decide now.
 
-    That is all of it, except for jobs which the background solve may give a better plan.
+    That is all of it, except for jobs which the background solve may give a better plan. A choice by an objective of
+    the algorithm's own stands.
     """
     algorithm, pending = context.settings.background_algorithm, context.state.background_solve
     if algorithm in ("", context.select_name) or fast.round.gap <= context.settings.background_gap:
         return fast
+    if fast.round.objective != problem.objective:
+        return fast  # the background algorithm would look for another optimum
     if pending is not None:
         reason = f"at work for {now - pending.begun_s:.1f} s: nobody waits for it any longer"
         return _reported(fast, BackgroundReport(algorithm=algorithm, outcome="begun", reason=bounded(reason)))
@@ -153,7 +156,7 @@ def judged(
         taken = [Chosen(each, option, 0.0) for each in problem.contenders if (option := valid.get(each.job))]
         rest = select(replace(problem, contenders=others, free=_left(problem, taken))).chosen
         chosen |= {job: option for job, option in rest.items() if option is not None}
-    combined = outcome(solve.algorithm, problem, chosen, fast.round.bound)
+    combined = outcome(solve.algorithm, problem, Selection(chosen, 0.0, fast.round.bound))
     value, before, gain = combined.round.value, fast.round.value, context.settings.background_gap
     report = replace(report, value=value)
     if value > before * (1 + gain):

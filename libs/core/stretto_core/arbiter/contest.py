@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from stretto_messages.values import Plan, Resources, Round, lesser
 
 from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.register import Prospect
-from stretto_core.arbiter.selection import Contender, Option, SelectionProblem
+from stretto_core.arbiter.selection import Contender, Ending, Option, Selection, SelectionProblem
 from stretto_core.arbiter.selection.relaxation import relaxed
 from stretto_core.arbiter.selection.table import OptionTable
 from stretto_core.arbiter.state import JobState
@@ -51,12 +51,37 @@ def contest(context: StepContext, now: float, free: Resources, among: Container[
             weight = job.profile.weight * urgency(context, job, now)
             weight *= shares[job.team].factor if shares else 1.0
             throughput = context.register.offering[job.job].computed.throughput
-            found.append(Contender(job.job, remaining, tuple(options), weight, throughput))
+            held = _held(job, limits) if context.looks_ahead else {}
+            found.append(Contender(job.job, remaining, tuple(options), weight, throughput, held))
     room = by_resource(free)
     for team, limit in limits.items():
         # a team without a limit of its own on devices may get those of the cluster
         room |= by_team(by_resource(replace(limit, extended=lesser(limit, free).extended)), team)
-    return SelectionProblem(tuple(found), room, context.settings.objective, context.settings.rho)
+    endings = _endings(context, {each.job for each in found}, limits, now) if context.looks_ahead else ()
+    return SelectionProblem(tuple(found), room, context.settings.objective, context.settings.rho, endings=endings)
+
+
+def _held(job: JobState, limits: Container[str]) -> dict[str, float]:
+    """Return what the job holds, counted against its team's quota too if the quota is limited."""
+    held = by_resource(job.held)
+    return held | by_team(held, job.team) if job.team in limits else held
+
+
+def _endings(
+    context: StepContext, contending: Container[str], limits: Container[str], now: float
+) -> tuple[Ending, ...]:
+    """Return when the other jobs are expected to end: those that train, at their present speed, and those that have
+    ended and wait for their pods to go."""
+    found = list[Ending]()
+    for name, job in context.state.jobs.items():
+        if name in contending or job.plan is None:
+            continue
+        left = max(job.profile.samples - context.state.samples_done.get(name, 0), 0)
+        if job.leaving_s is not None:
+            found.append(Ending(0.0, _held(job, limits)))
+        elif job.throughput > 0:
+            found.append(Ending(left / job.throughput, _held(job, limits)))
+    return tuple(found)
 
 
 def _offer(context: StepContext, job: JobState, prospect: Prospect, now: float) -> list[Option]:
@@ -82,26 +107,28 @@ def plan_of(prospect: Prospect, option: Option) -> Plan:
     return prospect.computed.candidates[int(option.id)].plan
 
 
-def outcome(algorithm: str, problem: SelectionProblem, chosen: Mapping[str, str | None], bound: float) -> RoundChoice:
+def outcome(algorithm: str, problem: SelectionProblem, selection: Selection) -> RoundChoice:
     """Return the outcome of a choice. Its value is computed here: a plug-in's is not trusted.
 
-    A choice that exceeds the capacity is dropped as a whole. One without a finite bound gets the relaxation's.
+    A choice that exceeds the capacity is dropped as a whole. One without a finite bound gets the relaxation's. An
+    algorithm with an objective of its own tells the value and the bound itself.
     """
     found = list[Chosen]()
     for contender in problem.contenders:
-        if (wanted := chosen.get(contender.job)) is not None:
+        if (wanted := selection.chosen.get(contender.job)) is not None:
             options = [option for option in contender.options if option.id == wanted]
             found += [Chosen(contender, option, problem.value(contender, option)) for option in options]
     if not problem.fits([each.option for each in found]):
         found = []
-    value = math.fsum(each.term for each in found)
-    proven = bound if math.isfinite(bound) else relaxed(OptionTable.of(problem)).bound
+    own = selection.objective and math.isfinite(selection.value) and math.isfinite(selection.bound)
+    value = selection.value if own else math.fsum(each.term for each in found)
+    proven = selection.bound if math.isfinite(selection.bound) else relaxed(OptionTable.of(problem)).bound
     highest = max(proven, value)
     return RoundChoice(
         found,
         Round(
             algorithm=algorithm,
-            objective=problem.objective,
+            objective=selection.objective if own else problem.objective,
             jobs=len(problem.contenders),
             value=value,
             bound=highest,

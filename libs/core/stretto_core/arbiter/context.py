@@ -22,12 +22,21 @@ Answer = PlanDecided | PlanRefused | ReplacementDecided | DataWorkersDecided
 
 
 class StepContext:
-    """The state, its index, the settings, the name of the selection algorithm, and the ranking of data workers."""
+    """The state, its index, the settings, the name of the selection algorithm, and the ranking of data workers.
+
+    ``looks_ahead``: the selection algorithm asks for what jobs hold and when they end (``SelectionAlgorithm``).
+    """
 
     def __init__(
-        self, state: ArbiterState, settings: ArbiterSettings, select_name: str, ranking: Ranking, ranking_name: str
+        self,
+        state: ArbiterState,
+        settings: ArbiterSettings,
+        select_name: str,
+        ranking: Ranking,
+        ranking_name: str,
+        looks_ahead: bool = False,
     ) -> None:
-        self.state, self.settings, self.select_name = state, settings, select_name
+        self.state, self.settings, self.select_name, self.looks_ahead = state, settings, select_name, looks_ahead
         self.ranking, self.ranking_name = ranking, ranking_name
         self.register = Register(state, settings)
         self.teams = TeamShares(state, settings, self.register)

@@ -53,6 +53,7 @@ def why(choice: Choice) -> list[str]:
     need = required_gain(candidate, choice.gain_fraction_min)
     term = TERMS[problem.objective].format(rho=problem.rho)
     jobs, found, interval = len(problem.contenders), choice.round, candidate.throughput_interval
+    of = f"of {found.objective} " if found.objective != problem.objective else ""
     faster = candidate.throughput / computed.throughput - 1
     bar = f"{need:+.0%}: {choice.gain_fraction_min:.0%} and {relative_error(candidate):.0%} of error"
     judged = (
@@ -68,7 +69,7 @@ def why(choice: Choice) -> list[str]:
         f" gain of {candidate.gain:.0f} samples/s (Eq. 8)",
         f"{term} = {found.term:.3g}, {_rank(choice)} of {len(choice.contender.options)} worthwhile"
         f" plans, {jobs} job{'s' * (jobs != 1)} in the round",
-        f"{found.algorithm} reaches {found.value:.4g} in all; no choice exceeds {found.bound:.4g}: at most"
+        f"{found.algorithm} reaches {found.value:.4g} {of}in all; no choice exceeds {found.bound:.4g}: at most"
         f" {found.gap:.3%} are missing",
         *_mix_in_words(choice),
     ]

@@ -86,7 +86,8 @@ class ArbiterMachine:
         self.select = select
         for job in self.state.jobs.values():  # types may have come, gone or another price since the state was saved
             job.profile = job.profile.among(self.settings.devices)
-        self._context = StepContext(self.state, self.settings, select_name, ranking, ranking_name)
+        looks_ahead = getattr(select, "looks_ahead", False)
+        self._context = StepContext(self.state, self.settings, select_name, ranking, ranking_name, looks_ahead)
 
     def handle(self, event: ArbiterEvent, now: float) -> list[Action]:
         """Take in an event of any job, or a Tick, then run the cycle."""

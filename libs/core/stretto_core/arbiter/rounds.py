@@ -51,8 +51,8 @@ def choose(
     if not problem.contenders:
         return facts
     selection, shares = select(problem), context.teams.shares()
-    found = outcome(context.select_name, problem, selection.chosen, selection.bound)
-    if pending is not None and background_answer is not None:
+    found = outcome(context.select_name, problem, selection)
+    if pending is not None and background_answer is not None and found.round.objective == problem.objective:
         found = background.judged(context, select, problem, found, pending, background_answer)
     else:
         found = background.begin(context, problem, found, now)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stretto_core.offline.allocation import AllocationProblem, Allocator
-from stretto_core.offline.allocation.certified import certified
-from stretto_core.offline.allocation.doubling import hand_out, marginal_doubling
-from stretto_core.offline.allocation.greedy import greedy, greedy_once
-from stretto_core.offline.allocation.milp import big_m, one_hot
+from stretto_core.arbiter.ahead import AllocationProblem, Allocator
+from stretto_core.arbiter.ahead.certified import certified
+from stretto_core.arbiter.ahead.doubling import hand_out, marginal_doubling
+from stretto_core.arbiter.ahead.greedy import greedy, greedy_once
+from stretto_core.arbiter.ahead.milp import big_m, one_hot
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from stretto_core.offline.allocation import AllocationProblem, ElasticJob
+from stretto_core.arbiter.ahead import AllocationProblem, ElasticJob
 from stretto_messages.base import InvalidValue
 
 from stretto_sim.allocation.policies import Policy

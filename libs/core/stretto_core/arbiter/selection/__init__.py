@@ -4,6 +4,7 @@ from stretto_core.arbiter.selection.greedy import weighted_greedy as weighted_gr
 from stretto_core.arbiter.selection.problem import OBJECTIVE as OBJECTIVE
 from stretto_core.arbiter.selection.problem import RHO as RHO
 from stretto_core.arbiter.selection.problem import Contender as Contender
+from stretto_core.arbiter.selection.problem import Ending as Ending
 from stretto_core.arbiter.selection.problem import Objective as Objective
 from stretto_core.arbiter.selection.problem import Option as Option
 from stretto_core.arbiter.selection.problem import Selection as Selection

@@ -55,7 +55,7 @@ def exact(problem: SelectionProblem) -> Selection:
 
     If the solver's nodes run out, it is the best selection found, with the bound proven so far.
     """
-    return _solved(problem, WHOLE)
+    return solved(OptionTable.of(problem), WHOLE)
 
 
 def exact_or_hull(problem: SelectionProblem) -> Selection:
@@ -63,14 +63,13 @@ def exact_or_hull(problem: SelectionProblem) -> Selection:
 
     The bound is the best that is proven by then: the solver's, or the relaxation's. Raises InvalidValue.
     """
-    return _solved(problem, SHORT)
+    return solved(OptionTable.of(problem), SHORT)
 
 
-def _solved(problem: SelectionProblem, effort: Effort) -> Selection:
+def solved(table: OptionTable, effort: Effort, objective: str = "") -> Selection:
     """Return the best selection found within the effort, and the bound proven by then."""
-    table = OptionTable.of(problem)
     if not table.jobs:
-        return table.selection([], 0.0)
+        return table.selection([], 0.0, objective)
     relaxation = relaxed(table)
     at = climb(table, relaxation)
     bound, most = relaxation.bound, FIRST_SHARE * _possible(table, relaxation, at)
@@ -83,7 +82,7 @@ def _solved(problem: SelectionProblem, effort: Effort) -> Selection:
             bound = min(bound, proven)
             break
         most = possible
-    return table.selection(at, bound)
+    return table.selection(at, bound, objective)
 
 
 def _possible(table: OptionTable, relaxation: Relaxation, at: Ints) -> float:

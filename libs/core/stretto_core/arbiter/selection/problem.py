@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import exp, log
 from typing import Literal, Protocol
 
@@ -32,10 +32,20 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
+class Ending:
+    """A running job without options, expected to end in ``after_s`` seconds; then its ``held`` resources are free."""
+
+    after_s: float
+    held: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class Contender:
     """A job that may get one of its options, or none. ``weight`` is its priority, a factor beside Eq. 14's.
 
     ``throughput`` is the present one; None if it is unknown: then an option's throughput less its gain stands for it.
+    ``held``: the resources of its present plan, by name, which are free once it has ended; stated for algorithms that
+    look ahead.
     """
 
     job: str
@@ -43,6 +53,7 @@ class Contender:
     options: tuple[Option, ...]
     weight: float = 1.0
     throughput: float | None = None
+    held: dict[str, float] = field(default_factory=dict[str, float])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,7 @@ class SelectionProblem:
     ``objective``: ``efficiency`` is the paper's (Eq. 12), ``gain`` the sum of throughput gains, ``completion`` the
     seconds by which the jobs end earlier, all together; each weighted by the jobs' priorities.
     ``rho`` > 0 prefers jobs that finish soon, < 0 the others, 0 none (Eq. 14). ``epsilon_s`` keeps it finite.
+    ``endings``: other jobs whose resources will be free; stated for algorithms that look ahead.
     """
 
     contenders: tuple[Contender, ...]
@@ -60,6 +72,7 @@ class SelectionProblem:
     rho: float = RHO
     epsilon_s: float = 1e-6
     least_cost: float = 1e-6  # of a change that costs nothing or saves, so that its efficiency stays finite
+    endings: tuple[Ending, ...] = ()
 
     def value(self, contender: Contender, option: Option) -> float:
         """Return the option's term of the objective: RE x WG (Eq. 12), its gain, or the seconds by which the job ends
@@ -95,25 +108,36 @@ class SelectionProblem:
 
 def _seconds_earlier(contender: Contender, option: Option) -> float:
     """Return (remaining / throughput now) - (remaining / throughput then), with the change's overhead as in Eq. 8."""
+    now, then = speeds(contender, option)
+    return contender.remaining_samples * (1 / now - 1 / then)
+
+
+def speeds(contender: Contender, option: Option) -> tuple[float, float]:
+    """Return the samples per second now and under the option, net of its change's overhead (Eq. 8); both above 0."""
     least = max(STANDSTILL * option.throughput, 1e-12)
     if contender.throughput is None:
-        now, then = max(option.throughput - option.gain, least), max(option.throughput, least)
-    else:
-        now = max(contender.throughput, least)
-        then = max(now + option.gain, least)
-    return contender.remaining_samples * (1 / now - 1 / then)
+        return max(option.throughput - option.gain, least), max(option.throughput, least)
+    now = max(contender.throughput, least)
+    return now, max(now + option.gain, least)
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The id of the chosen option by job (None: no option), the objective's value, and a proven upper bound on it."""
+    """The id of the chosen option by job (None: no option), the objective's value, and a proven upper bound on it.
+
+    ``objective``: the name of the algorithm's own objective, whose value and bound these are; empty: the problem's.
+    """
 
     chosen: dict[str, str | None]
     value: float
     bound: float
+    objective: str = ""
 
 
 class SelectionAlgorithm(Protocol):
-    """Algorithms of the kind ``select``."""
+    """Algorithms of the kind ``select``.
+
+    An algorithm whose attribute ``looks_ahead`` is True also gets ``Contender.held`` and ``SelectionProblem.endings``.
+    """
 
     def __call__(self, problem: SelectionProblem) -> Selection: ...

@@ -54,9 +54,15 @@ def relaxed(table: OptionTable, precision: float = PRECISION) -> Relaxation:
         price, least = _lowest(np.array(tangents), np.array(heights), box, best)
         if best - least <= precision * best:
             break
-    reduced = table.values - table.priced(best_price)
+    return at_prices(table, best_price)
+
+
+def at_prices(table: OptionTable, price: Floats) -> Relaxation:
+    """Return the Lagrangian bound at these prices, which are at least 0; any such bound is valid."""
+    reduced = table.values - table.priced(price)
     highest = reduced[table.best(reduced)]
-    return Relaxation(best, best_price, highest[table.job] - reduced)
+    bound = float((price * table.room).sum()) + float(highest.sum())
+    return Relaxation(bound, price, highest[table.job] - reduced)
 
 
 def _highest(table: OptionTable) -> Floats:

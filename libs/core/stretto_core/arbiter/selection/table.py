@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from operator import attrgetter
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.base import InvalidValue
 
-from stretto_core.arbiter.selection.problem import Option, Selection, SelectionProblem
+from stretto_core.arbiter.selection.problem import Contender, Option, Selection, SelectionProblem
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -20,6 +21,8 @@ ROOM_SLACK = 1e-9
 STRICT = 0.9e-9
 """Part of this excess that a search may use: sums in another order differ in their last digits."""
 NO_AMOUNTS: dict[str, float] = {}
+Valued = Callable[[Contender, Sequence[Option]], Sequence[float]]
+"""The terms of several options of a job, in place of ``SelectionProblem.values``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +45,15 @@ class OptionTable:
     strict: Floats
 
     @staticmethod
-    def of(problem: SelectionProblem) -> OptionTable:
-        """Return the table of a problem. Raises InvalidValue for a job named twice."""
-        names = [contender.job for contender in problem.contenders]
-        if len(set(names)) != len(names):
-            raise InvalidValue(f"contenders are {names!r}; name every job once")
-        contenders = sorted(
-            (contender for contender in problem.contenders if contender.options), key=lambda contender: contender.job
-        )
+    def of(problem: SelectionProblem, valued: Valued | None = None) -> OptionTable:
+        """Return the table of a problem; ``valued`` replaces its objective. Raises InvalidValue for a job named
+        twice."""
+        contenders, valued = contending(problem), valued or problem.values
         options, values, counts = list[Option | None](), list[float](), list[int]()
         for contender in contenders:
             ordered = sorted(contender.options, key=attrgetter("id"))
             options += [None, *ordered]
-            values += [0.0, *problem.values(contender, ordered)]
+            values += [0.0, *valued(contender, ordered)]
             counts.append(1 + len(ordered))
         had = [NO_AMOUNTS if option is None else option.amounts for option in options]
         resources = sorted(set().union(*had))
@@ -82,6 +81,20 @@ class OptionTable:
             (free + STRICT) / scale,
         )
 
+    def part(self, kept: NDArray[np.bool_]) -> Self:
+        """Return the table of the ``kept`` rows; the first row of every job that stays has to be among them."""
+        rows = np.flatnonzero(kept)
+        present, job = np.unique(self.job[rows], return_inverse=True)
+        return replace(
+            self,
+            jobs=[self.jobs[index] for index in present.tolist()],
+            options=[self.options[row] for row in rows.tolist()],
+            job=job,
+            starts=np.searchsorted(job, np.arange(len(present))).astype(np.int64),
+            values=self.values[rows],
+            amounts=self.amounts[rows],
+        )
+
     def best(self, score: Floats) -> Ints:
         """Return each job's row of the highest score [jobs], the first of several equal ones."""
         highest = np.maximum.reduceat(score, self.starts)
@@ -101,14 +114,22 @@ class OptionTable:
         """Return True if the options fit, by the same test as the problem's."""
         return self.problem.fits([option for row in chosen if (option := self.options[row]) is not None])
 
-    def selection(self, chosen: Sequence[int] | Ints, bound: float) -> Selection:
+    def selection(self, chosen: Sequence[int] | Ints, bound: float, objective: str = "") -> Selection:
         """Return the chosen rows [jobs] as a selection of the problem."""
         ids: dict[str, str | None] = {contender.job: None for contender in self.problem.contenders}
         for name, row in zip(self.jobs, chosen, strict=True):
             option = self.options[row]
             ids[name] = option.id if option is not None else None
         value = self.value(np.asarray(chosen, dtype=np.int64)) if self.jobs else 0.0
-        return Selection(ids, value, max(bound, value))
+        return Selection(ids, value, max(bound, value), objective)
+
+
+def contending(problem: SelectionProblem) -> list[Contender]:
+    """Return the contenders that have options, by name. Raises InvalidValue for a job named twice."""
+    names = [contender.job for contender in problem.contenders]
+    if len(set(names)) != len(names):
+        raise InvalidValue(f"contenders are {names!r}; name every job once")
+    return sorted((contender for contender in problem.contenders if contender.options), key=attrgetter("job"))
 
 
 def _useful(values: Floats, amounts: Floats, free: Floats, job: Ints, starts: Ints) -> NDArray[np.bool_]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 from rich.console import Group, RenderableType
 from stretto_core.algorithms import ALLOCATE
-from stretto_core.offline.allocation import Allocation, AllocationProblem, ElasticJob
+from stretto_core.arbiter.ahead import Allocation, AllocationProblem, ElasticJob
 
 from ....charts import ReportOption
 from ....options import OutputForm, OutputOption, answer
@@ -96,7 +96,7 @@ def document_of(problem: AllocationProblem, found: Allocation, solve_s: float) -
     """Return the answer as a document. The certified bound replaces that of an allocator that proves none."""
     bound = found.bound
     if not math.isfinite(bound):
-        from stretto_core.offline.allocation.certified import (
+        from stretto_core.arbiter.ahead.certified import (
             certified,
         )  # loads SciPy, which greedy does not need
 

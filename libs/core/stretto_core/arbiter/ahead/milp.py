@@ -10,8 +10,8 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
+from stretto_core.arbiter.ahead.problem import Allocation, AllocationProblem, Floats
 from stretto_core.machine import CoreError
-from stretto_core.offline.allocation.problem import Allocation, AllocationProblem, Floats
 
 TIME_LIMIT_S = 120.0
 GAP = 1e-6

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stretto_core.offline.allocation.filling import Filling
-from stretto_core.offline.allocation.level_method import Bound, least_bound
-from stretto_core.offline.allocation.problem import Allocation, AllocationProblem, Floats, Ints
-from stretto_core.offline.allocation.responses import Responses
+from stretto_core.arbiter.ahead.filling import Filling
+from stretto_core.arbiter.ahead.level_method import Bound, least_bound
+from stretto_core.arbiter.ahead.problem import Allocation, AllocationProblem, Floats, Ints
+from stretto_core.arbiter.ahead.responses import Responses
 
 GAP = 3e-3
 """Proven gap at which no better prices are looked for."""

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 from stretto_core.algorithms import ALLOCATE
-from stretto_core.offline.allocation import Allocation, AllocationProblem, ElasticJob
-from stretto_core.offline.allocation.certified import certified
-from stretto_core.offline.allocation.level_method import TOLERANCE, least_bound
-from stretto_core.offline.allocation.milp import big_m, one_hot
-from stretto_core.offline.allocation.responses import Responses
+from stretto_core.arbiter.ahead import Allocation, AllocationProblem, ElasticJob
+from stretto_core.arbiter.ahead.certified import certified
+from stretto_core.arbiter.ahead.level_method import TOLERANCE, least_bound
+from stretto_core.arbiter.ahead.milp import big_m, one_hot
+from stretto_core.arbiter.ahead.responses import Responses
 from stretto_messages.base import InvalidValue
 
 EXACT = (one_hot, big_m)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto_core.offline.allocation.problem import AllocationProblem, Floats, Ints
+from stretto_core.arbiter.ahead.problem import AllocationProblem, Floats, Ints
 
 ROUNDS_MAX = 60
 

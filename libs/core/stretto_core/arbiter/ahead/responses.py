@@ -12,7 +12,7 @@ from itertools import combinations_with_replacement
 
 import numpy as np
 
-from stretto_core.offline.allocation.problem import AllocationProblem, Floats, Ints
+from stretto_core.arbiter.ahead.problem import AllocationProblem, Floats, Ints
 
 BLOCK = 256
 """Jobs per block, so that the working arrays stay in the processor's cache."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stretto_core.offline.allocation.problem import Allocation, AllocationProblem
+from stretto_core.arbiter.ahead.problem import Allocation, AllocationProblem
 
 
 class _Pool:

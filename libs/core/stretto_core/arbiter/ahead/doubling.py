@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stretto_core.offline.allocation.problem import Allocation, AllocationProblem
+from stretto_core.arbiter.ahead.problem import Allocation, AllocationProblem
 
 SMALL_FIRST = 0.3
 """Power of the rank, 1 for the largest remaining demand: 0 weighs all jobs alike, many make it shortest first."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from stretto_core.offline.allocation.problem import Floats
-from stretto_core.offline.allocation.responses import Responses
+from stretto_core.arbiter.ahead.problem import Floats
+from stretto_core.arbiter.ahead.responses import Responses
 
 TOLERANCE = 1e-3
 """Relative distance of the bound from the least one at which the search ends."""

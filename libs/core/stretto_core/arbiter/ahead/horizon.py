@@ -1,0 +1,172 @@
+"""The choice over the steps ahead (ModelArts section 4), among live jobs with plans of their own.
+
+In every step a job trains under its present plan or, from some step on, under one of its options: a job that changes
+twice within the horizon pays for both changes. Served work is s(t) = min(R, s(t-1) + p v), of the R samples that
+remain. The objective is the sum over jobs and steps of s(t)/R (Eq. 1), times the job's weight, beyond what the jobs
+reach without any change. A job that ends frees what it holds for the steps that follow, so that a choice may wait for
+it.
+
+The problem is a selection whose rows are (option, first step) and whose resources are (resource, step). Therefore the
+prices by step and resource, the proven bound and the walk are those of every selection. Only options of the first step
+are carried out; the next round decides anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from stretto_core.arbiter.selection.exact import SHORT, solved
+from stretto_core.arbiter.selection.hull import climb
+from stretto_core.arbiter.selection.problem import Contender, Option, Selection, SelectionProblem, speeds
+from stretto_core.arbiter.selection.relaxation import at_prices, relaxed
+from stretto_core.arbiter.selection.table import ROOM_SLACK, STRICT, Floats, Ints, OptionTable, contending
+
+OBJECTIVE = "work served ahead"
+STEPS, STEP_S = 5, 300.0
+"""The horizon of ModelArts section 5.1: 25 minutes in steps of five."""
+DONE = 1 - 1e-9
+"""Share of the remaining samples at which a job counts as ended."""
+PRECISION = 1e-3
+"""Relative precision of the bound among many jobs."""
+SAMPLED = 4
+"""One of so many jobs, of all values, is in the sample that finds the prices; their bound is taken over all jobs."""
+NEAR = 3
+"""Rows for each job, those of the least loss, among which the walk chooses."""
+PROVEN_ROWS = 1_000
+"""Most rows of a problem whose optimum is looked for; among more, a job's row is a small part of the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class AheadTable(OptionTable):
+    """Rows of (option, first step), with amounts by (step, resource), beyond what the jobs use without any change.
+
+    ``options`` has None where a row changes nothing in the first step.
+    """
+
+    def fits(self, chosen: Ints) -> bool:
+        """Return True if the rows fit in every step, and the options of the first step by the problem's test too."""
+        return bool((self.amounts[chosen].sum(axis=0) <= self.room).all()) and OptionTable.fits(self, chosen)
+
+
+def horizon(problem: SelectionProblem) -> Selection:
+    """Return the first step of a plan for the steps ahead, with the plan's value and the bound that proves it.
+
+    Raises InvalidValue for a job named twice.
+    """
+    table = ahead_table(problem)
+    if len(table.values) <= PROVEN_ROWS:
+        return solved(table, SHORT, OBJECTIVE)
+    relaxation = at_prices(table, _prices(table))
+    most = min(NEAR * len(table.jobs), len(table.values)) - 1
+    kept = relaxation.loss <= np.partition(relaxation.loss, most)[most]
+    kept[table.starts] = True
+    near = table.part(kept)
+    found = near.selection(climb(near, at_prices(near, relaxation.price)), 0.0, OBJECTIVE)
+    return replace(found, bound=max(relaxation.bound, found.value))
+
+
+horizon.looks_ahead = True  # type: ignore[attr-defined]  # an attribute of the protocol
+
+
+def _prices(table: AheadTable) -> Floats:
+    """Return prices at which the bound is nearly the least: those of a sample of the jobs with its part of the room."""
+    by_value = np.argsort(np.maximum.reduceat(table.values, table.starts), kind="stable")
+    sampled = np.zeros(len(table.jobs), dtype=np.bool_)
+    sampled[by_value[min(SAMPLED // 2, len(by_value) - 1) :: SAMPLED]] = True
+    room = table.room * (sampled.sum() / len(table.jobs))
+    return relaxed(replace(table.part(sampled[table.job]), room=room), PRECISION).price
+
+
+def ahead_table(problem: SelectionProblem) -> AheadTable:
+    """Return the rows of all jobs that have options and samples left. Raises InvalidValue for a job named twice."""
+    contenders = [contender for contender in contending(problem) if contender.remaining_samples > 0]
+    listed = [(index, option) for index, each in enumerate(contenders) for option in _ordered(each)]
+    names = sorted({name for _, option in listed for name in option.amounts})
+    owner = np.array([index for index, _ in listed], dtype=np.int64)
+    remaining = np.array([each.remaining_samples for each in contenders])[owner]
+    pace = np.array([speeds(contenders[index], option) for index, option in listed]).reshape(-1, 2)
+    served = _served(pace[:, 0] / remaining, pace[:, 1] / remaining)
+    idle = served[:, STEPS : STEPS + 1]
+    weight = np.array([each.weight for each in contenders])[owner]
+    values = weight[:, None] * (served - idle)[:, :STEPS, 1:].sum(axis=2)
+    held = _amounts([each.held for each in contenders], names)
+    more = _amounts([option.amounts for _, option in listed], names)
+    used = _used(served, held[owner], more)
+    begins = np.tile(np.arange(STEPS), len(listed))
+    amounts = (used[:, :STEPS] - used[:, STEPS:]).reshape(len(begins), STEPS * len(names))
+    free = np.maximum(_amounts([problem.free], names), 0.0) + _freed(problem, names)
+    firsts = np.searchsorted(owner, np.arange(len(contenders)))  # of the jobs' options
+    free += (held - used[firsts, STEPS].transpose(1, 0, 2)).sum(axis=1)
+    options = [option if begin == 0 else None for _, option in listed for begin in range(STEPS)]
+    return _table(problem, contenders, np.repeat(owner, STEPS), options, values.ravel(), amounts, free.ravel())
+
+
+def _ordered(contender: Contender) -> list[Option]:
+    return sorted(contender.options, key=lambda option: option.id)
+
+
+def _amounts(given: Sequence[dict[str, float]], names: Sequence[str]) -> Floats:
+    """Return amounts by [each, resource]."""
+    found = np.array([[each.get(name, 0.0) for name in names] for each in given], dtype=np.float64)
+    return found.reshape(len(given), len(names))
+
+
+def _served(now: Floats, then: Floats) -> Floats:
+    """Return the served shares by [option, first step, end of step]; the last first step means: never, and the
+    shares at the begin come first.
+
+    ``now`` and ``then``: shares per second before and under the option.
+    """
+    first, passed = np.arange(STEPS + 1)[:, None], np.arange(STEPS + 1)
+    before, under = np.minimum(first, passed) * STEP_S, np.maximum(passed - first, 0) * STEP_S
+    return np.minimum(now[:, None, None] * before + then[:, None, None] * under, 1.0)
+
+
+def _used(served: Floats, held: Floats, more: Floats) -> Floats:
+    """Return the resources that a job uses by [option, first step, step, resource]; none once it has ended."""
+    trains = served[:, :, :STEPS] < DONE
+    under = np.arange(STEPS) >= np.arange(STEPS + 1)[:, None]
+    return trains[..., None] * (held[:, None, None] + under[:, :, None] * more[:, None, None])
+
+
+def _freed(problem: SelectionProblem, names: Sequence[str]) -> Floats:
+    """Return what jobs without options have freed by the begin of each step, by [step, resource]."""
+    held = _amounts([each.held for each in problem.endings], names)
+    after_s = np.array([each.after_s for each in problem.endings]).reshape(-1)
+    ended = after_s <= np.arange(STEPS)[:, None] * STEP_S
+    return np.stack([held[gone].sum(axis=0) for gone in ended])
+
+
+def _table(
+    problem: SelectionProblem,
+    contenders: Sequence[Contender],
+    owner: Ints,
+    options: Sequence[Option | None],
+    values: Floats,
+    amounts: Floats,
+    free: Floats,
+) -> AheadTable:
+    """Return the table with a row before those of each job, which changes nothing."""
+    useful = (values > 0) | (amounts < 0).any(axis=1)
+    order = np.flatnonzero(useful)
+    order = order[np.argsort(owner[order], kind="stable")]
+    job = np.concatenate([np.arange(len(contenders)), owner[order]])
+    place = np.argsort(job, kind="stable")
+    rows = np.concatenate([np.full(len(contenders), -1), order])[place]
+    largest = np.maximum(np.abs(amounts).max(axis=0, initial=0.0), free)
+    scale = np.ldexp(1.0, np.frexp(np.maximum(largest, ROOM_SLACK))[1])
+    changes = rows >= 0
+    return AheadTable(
+        problem,
+        [contender.job for contender in contenders],
+        [options[row] if row >= 0 else None for row in rows.tolist()],
+        job[place],
+        np.searchsorted(job[place], np.arange(len(contenders))).astype(np.int64),
+        np.where(changes, values[rows] if len(values) else 0.0, 0.0),
+        np.where(changes[:, None], amounts[rows] if len(values) else 0.0, 0.0) / scale,
+        (free + ROOM_SLACK) / scale,
+        (free + STRICT) / scale,
+    )
