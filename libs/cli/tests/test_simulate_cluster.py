@@ -127,3 +127,21 @@ def test_the_report_is_one_page_that_needs_nothing_else(tmp_path: Path) -> None:
     titles_on(tmp_path / "new" / "folder" / "cluster.html", labels, 10)
     answer(ARRIVALS, "--report", str(tmp_path))
     assert "<svg" not in (tmp_path / "cluster.html").read_text()
+
+
+def test_the_report_on_cost_compares_with_what_users_stated_and_names_what_no_plan_goes_below() -> None:
+    found = answer(SHORT, "--policy", "tuned", "--report", "cost")["cost"]
+    assert list(found) == ["policy", "as_stated", "saved", "least_per_million_samples", "gap"]
+    ours, stated = found["policy"], found["as_stated"]
+    assert found["least_per_million_samples"] < ours["per_million_samples"] < stated["per_million_samples"]
+    assert found["saved"] == pytest.approx(1 - ours["per_million_samples"] / stated["per_million_samples"])
+    dearer = answer(
+        SHORT, "--policy", "tuned", "--report", "cost", "--cpu-core-hour", "0.08", "--memory-gib-hour", "0.01"
+    )["cost"]
+    assert dearer["policy"]["cost"] == pytest.approx(2 * ours["cost"])
+    assert dearer["gap"] == pytest.approx(found["gap"], abs=1e-6)
+    assert "as stated" in simulated(SHORT, "--policy", "tuned", "--report", "cost").output
+    assert_refused(
+        simulated(SHORT, "--policy", "tuned", "--report", "cost", "--cpu-core-hour", "-1"), "--cpu-core-hour"
+    )
+    assert "cost" not in answer(ARRIVALS, "--report", "cost"), "nothing was trained"

@@ -4,30 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from pydantic import Field
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.text import Text
 from stretto_client import figures
 from stretto_core.algorithms import DETECT, OOM, SIMULATE_CLUSTER
-from stretto_core.model.types import JobLimits
+from stretto_core.model.types import JobLimits, Prices
 from stretto_messages.base import GIB, InvalidValue
 from stretto_messages.values import Plan
 from stretto_sim.cluster import Arrival, ClusterOutcome, ClusterTraceSettings, Policy, TraceJob, jobs_of, simulate
+from stretto_sim.cluster.policies import STATIC
 from stretto_sim.cluster.stretto import STRETTO, Knobs, with_knobs
+from stretto_sim.costs import compared
 
-from ....charts import ReportOption, write
+from ....charts import write
 from ....options import OutputForm, OutputOption, answer
 from ....progress import watched
 from ....reading import BadData, FileArgument, Given, NotNegative, refuse
 from ....render import table
 from ....solving import algorithm, solved
+from . import cluster_cost
 from .cluster_report import page_of
 from .traces import jobs_in, named_as_options
 
-DEFAULT = ClusterTraceSettings()
+DEFAULT, PRICES, COST = ClusterTraceSettings(), Prices(), Path("cost")
 POD_CORES_MOST, WORKERS_MOST, PS_MOST = 16.0, 4, 4
 """Most cores of a pod, and most workers and servers as multiples of the user's request."""
 
@@ -48,6 +52,15 @@ BugOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option(help="seed of disturbances, noise, and what the trace leaves out")]
 OomOption = Annotated[str, typer.Option(help="law of memory growth that forecasts OOMs, with --policy stretto")]
+CoreHourOption = Annotated[float, typer.Option(help="price of a core for an hour, with --report cost")]
+GibHourOption = Annotated[float, typer.Option(help="price of a GiB of memory for an hour, with --report cost")]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER|cost",
+        help="write a page with figures into FOLDER, `./cost` too; `cost`: compare costs with what users stated",
+    ),
+]
 DetectOption = Annotated[str, typer.Option(help="detector of hot servers, with --policy stretto")]
 
 
@@ -95,6 +108,8 @@ def cluster(
     hot_rate: HotOption = DEFAULT.hot_rate,
     bug_rate: BugOption = DEFAULT.bug_rate,
     seed: SeedOption = 0,
+    cpu_core_hour: CoreHourOption = PRICES.cpu_core_hour,
+    memory_gib_hour: GibHourOption = PRICES.memory_gib_hour,
     report: ReportOption = None,
     output: OutputOption = OutputForm.TABLE,
 ) -> None:
@@ -105,6 +120,7 @@ def cluster(
     `whatif fit --form paper` with M, B and D folded in (alpha_grad, alpha_upd, alpha_sync, alpha_emb, constant); the
     request of its user (workers, ps, worker_cpu, ps_cpu, worker_memory_gib, ps_memory_gib); optionally batch_size
     (512), per_worker_s, embedding_gib (at the end), growth (its exponent over samples) and model (its runs are alike).
+    With --report cost, the trace is also played with the plans that users stated.
     """
     if not 0 < node_memory_gib < 2**40:
         refuse("--node-memory-gib", node_memory_gib, "GiB, more than 0")
@@ -129,9 +145,14 @@ def cluster(
     with watched(f"{policy} on {nodes} nodes") as progress:
         found, _ = solved(lambda trace: simulate(trace, chosen, settings, progress=progress), jobs)
     result = document_of(found)
-    if report is not None:
+    if costs := report == COST and bool(found.completed):
+        with named_as_options(Prices):
+            prices = Prices(cpu_core_hour, memory_gib_hour)
+        result["cost"] = cluster_cost.document_of(compared(jobs, found, simulate(jobs, STATIC, settings), prices))
+    elif report is not None and report != COST:
         write(report, "cluster.html", page_of(found, result, policy))
-    answer(output, result, lambda: _view(result))
+    shown = [cluster_cost.view(result["cost"], policy)] if costs else []
+    answer(output, result, lambda: Group(_view(result), *shown))
 
 
 def _policy(name: str, oom: str, detect: str) -> Policy:
@@ -238,7 +259,7 @@ def document_of(found: ClusterOutcome) -> dict[str, Any]:
     }
 
 
-def _view(result: dict[str, Any]) -> object:
+def _view(result: dict[str, Any]) -> RenderableType:
     made = table(
         "jobs",
         "completed",
