@@ -20,8 +20,8 @@ MODULES = {
     "control": ("idle", "intake", "deciding", "background", "pods", "containers"),
     "log": ("messages", "runtime", "dispatcher", "peer", "takeover", "backup", "finished", "space"),
     "decisions": (
-        *("candidates", "selection", "allocation", "placement", "data_workers", "cluster", "fits", "exploration"),
-        *("memory", "memory_law", "memory_limits", "forecasts", "stragglers"),
+        *("candidates", "selection", "allocation", "placement", "data_workers", "cluster", "ahead", "fits"),
+        *("exploration", "memory", "memory_law", "memory_limits", "forecasts", "stragglers"),
     ),
     "feeding": (
         *("readers", "crossings", "feeding", "hostile", "joining", "fused_training", "wide", "money", "tuning"),

@@ -156,7 +156,7 @@ def _paired(one: ClusterOutcome, other: ClusterOutcome) -> tuple[list[float], li
     return [a for a, _ in both], [b for _, b in both]
 
 
-def _less(one: ClusterOutcome, other: ClusterOutcome, of: Any = statistics.fmean) -> float:
+def less(one: ClusterOutcome, other: ClusterOutcome, of: Any = statistics.fmean) -> float:
     """Return the share by which ``one`` is shorter."""
     here, there = _paired(one, other)
     return 1 - of(here) / of(there)
@@ -171,7 +171,7 @@ def _against(calm: dict[Trace, dict[str, ClusterOutcome]]) -> list[Row]:
         ("static", "median completion below what users ask for", statistics.median, 0.31),
         ("at once", "mean completion below an Optimus that jumps", statistics.fmean, None),
     ):
-        gains = {trace: _less(found["stretto"], found[other], of) for trace, found in calm.items()}
+        gains = {trace: less(found["stretto"], found[other], of) for trace, found in calm.items()}
         value = statistics.fmean(gains.values())
         note = "; ".join(f"{log} {' '.join(f'{gains[log, place]:.0%}' for place in PLACES)}" for log in LOGS)
         note += f"; above in {sum(gain < 0 for gain in gains.values())} of {len(gains)}"
@@ -193,7 +193,7 @@ def _dearer() -> list[Row]:
     policies = {"stretto": STRETTO, "es": ELASTIC, "optimus": OPTIMUS, "static": STATIC}
     found = _played(FIRST, policies, pod_start_s=30.0, restart_s=15.0)
     for other, of in (("es", statistics.fmean), ("optimus", statistics.fmean), ("static", statistics.median)):
-        gain = _less(found["stretto"], found[other], of)
+        gain = less(found["stretto"], found[other], of)
         least = min(least, gain)
         gains.append(f"{other} {gain:.1%}")
     note = f"{'; '.join(gains)}; pods start in 30 s, a restart takes 15 s; {FIRST[0]}"
@@ -210,7 +210,7 @@ def _warm(calm: dict[Trace, dict[str, ClusterOutcome]]) -> list[Row]:
     near = [_near(warm.jobs[n].first, warm.jobs[n].last) for n in last]
     workers, servers = (statistics.fmean(each[index] for each in near) for index in (0, 1))
     scaled, unscaled = (statistics.fmean(found.jobs[n].scaling_s for n in last) for found in (warm, cold))
-    shorter = _less(calm[FIRST]["stretto"], _played(FIRST, {"cold": COLD})["cold"])
+    shorter = less(calm[FIRST]["stretto"], _played(FIRST, {"cold": COLD})["cold"])
     return [
         row("completion above the well-tuned", 100 * ratio, "%", "", None,
              f"published 1.4 %; last of {RUNS} runs of three models, on 20 nodes"),
@@ -263,7 +263,7 @@ def _disturbed() -> list[Row]:
         here, there = used(ours, resource), used(theirs, resource)
         note = f"of what was given, beside static's; published {published}"
         rows.append(row(title, 100 * here, "%", "", None, note, baseline=100 * there))
-    p90 = statistics.fmean(_less(each["stretto"], each["static"], _p90) for each in found)
+    p90 = statistics.fmean(less(each["stretto"], each["static"], _p90) for each in found)
     rows.append(row("90th percentile below what users ask for", 100 * p90, "%", "", None,
                      "with these disturbances; published 35.7 %"))  # fmt: skip
     return rows
