@@ -18,13 +18,21 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, Field, SecretStr, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    Field,
+    SecretStr,
+    StringConstraints,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 from stretto_bus.login import Login, redacted
 from stretto_core.model.teams import OTHERS, Quotas, TeamQuota
 from stretto_core.model.types import DeviceType
 from stretto_messages.base import JOB_PATTERN
-from stretto_messages.values import Resources, extended_of
+from stretto_messages.values import EXTENDED_MAX, Resources, extended_of
 from stretto_wire.contract.registry import EVENTS_KEPT_S, USERS
 from stretto_wire.findings import findings_of
 from stretto_wire.jobspec.devices import DeviceTypes, DeviceTypeSpec
@@ -228,6 +236,15 @@ class ClusterSettings(ExtendedSettings, DeviceSettings):
     memory_bytes: int = Field(
         default_factory=machine_memory_bytes, ge=2**20, description="memory of the cluster for pods"
     )
+
+    @field_validator("extended_resources")
+    @classmethod
+    def _countable(cls, extended: dict[str, int], info: ValidationInfo) -> dict[str, int]:
+        """Refuse more names than an amount of messages has room for: types are counted beside extended resources."""
+        if len(extended) + len(types := info.data.get("device_types", ())) > EXTENDED_MAX:
+            most = EXTENDED_MAX - len(types)
+            raise ValueError(f"at most {most} of them beside {len(types)} types in {DEVICE_TYPES_VARIABLE}")
+        return extended
 
     @property
     def devices(self) -> tuple[DeviceType, ...]:

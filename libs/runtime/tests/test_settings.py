@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +13,7 @@ from stretto_bus.login import redacted
 from stretto_core.model.teams import TeamQuota, quota_of
 from stretto_runtime import Settings, SettingsFault
 from stretto_runtime.inputs import LARGEST_BYTES
-from stretto_runtime.settings import AllowedSettings, TeamsSettings
+from stretto_runtime.settings import AllowedSettings, ClusterSettings, TeamsSettings
 
 
 class PlannerSettings(Settings):
@@ -98,6 +101,16 @@ def test_a_list_that_could_be_read_in_two_ways_is_refused() -> None:
     for url in ("s3://user:key@bucket/a", "file:///a/../b", "S3://a"):
         with pytest.raises(SettingsFault, match="STRETTO_ALLOWED_STORES"):
             AllowedSettings.load("gateway", {"STRETTO_ALLOWED_STORES": url})
+
+
+def test_types_of_devices_and_extended_resources_have_room_in_one_amount() -> None:
+    types = [{"name": f"t{n}", "price_per_hour": 1, "count": 1, "cpu_cores": 1, "memory": "1Gi"} for n in range(16)]
+    told = {"STRETTO_DEVICE_TYPES": json.dumps(types)}
+    for names, refused in ((4, False), (5, True)):
+        extended = {f"example.com/r{number}": 1 for number in range(names)}
+        environ = told | {"STRETTO_EXTENDED_RESOURCES": json.dumps(extended)}
+        with pytest.raises(SettingsFault, match="at most 4 of them beside 16 types") if refused else nullcontext():
+            ClusterSettings.load("planner", environ)
 
 
 def test_quotas_of_teams_are_read_by_one_name_in_every_service() -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, cast
 
 from pydantic import BeforeValidator, GetCoreSchemaHandler, GetJsonSchemaHandler
+from stretto_messages.values import WorkerGroup
 
 BYTES = "bytes, or a size such as 512Mi, 2Gi or 1500M"
 CORES = "cores, or thousandths of one such as 500m"
@@ -115,6 +116,16 @@ IN_CORES = Quantity(parse_cores, r"^[0-9]+(\.[0-9]+)?m?$", CORES)
 IN_SECONDS = Quantity(parse_seconds, r"^([0-9]+(\.[0-9]+)?(ms|[smhd]))+$|^[0-9]+(\.[0-9]+)?$", SECONDS)
 
 
+def _group(given: Any) -> Any:
+    """Return a group of workers, whose bounds the plan's validator checks. Raises ValueError for other fields."""
+    if not isinstance(given, dict):
+        return given
+    found = cast("dict[str, Any]", given)
+    if found.keys() != {*(names := [each.name for each in fields(WorkerGroup)])}:
+        raise ValueError(f"groups = {found}: give each {', '.join(names)}, and nothing else")
+    return WorkerGroup(**found)
+
+
 @dataclass(frozen=True, slots=True)
 class PlanQuantities:
     """Annotation of a plan whose fields may be texts with a unit."""
@@ -123,7 +134,7 @@ class PlanQuantities:
     """Field and kind of quantity."""
 
     def parse(self, plan: Any) -> Any:
-        """Return a plan with its quantities as numbers. Raises ValueError, naming the field."""
+        """Return a plan with its quantities as numbers, and its groups as such. Raises ValueError, naming the field."""
         if not isinstance(plan, dict):
             return plan
         found = dict(cast("dict[str, Any]", plan))
@@ -134,6 +145,8 @@ class PlanQuantities:
                 found[name] = quantity.parse(found[name])
             except ValueError as error:
                 raise ValueError(f"{name} = {found[name]}: {error}") from error
+        if isinstance(groups := found.get("groups"), list):
+            found["groups"] = tuple(_group(each) for each in cast("list[Any]", groups))
         return found
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
-from stretto_wire import WireError
+from stretto_messages.values import WorkerGroup
+from stretto_wire import JobSpec, WireError
 from stretto_wire.jobspec.jobfile import read_job
 from stretto_wire.jobspec.schema import job_schema
 from stretto_wire.quantities import parse_bytes, parse_cores, parse_seconds
@@ -45,6 +46,23 @@ def test_the_schema_takes_what_the_reader_takes() -> None:
     assert list(check.iter_errors(yaml.safe_load(FULL))) == []
     wrong = yaml.safe_load(FULL.replace("1500m", "1500 cores"))
     assert list(check.iter_errors(wrong))
+
+
+GROUPS = "ps_memory_bytes: 256Mi, groups: [{device: a, workers: 1, cpu_cores: 2, memory_bytes: 1073741824}]"
+
+
+def test_a_first_plan_may_have_workers_on_types_of_devices() -> None:
+    import yaml
+
+    text = FULL.replace("ps_memory_bytes: 256Mi", GROUPS)
+    plan = read_job(text).resources.initial
+    assert plan is not None
+    assert plan.groups == (WorkerGroup("a", 1, 2.0, 2**30),)
+    assert JobSpec.model_validate_json(read_job(text).model_dump_json()).resources.initial == plan
+    assert list(Draft202012Validator(job_schema()).iter_errors(yaml.safe_load(text))) == []
+    for wrong, told in (("cpu_cores: 0", "at least"), ("cores: 2", "give each device, workers, cpu_cores, memory_")):
+        with pytest.raises(WireError, match=told):
+            read_job(text.replace("cpu_cores: 2,", f"{wrong},"))
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ from pydantic import Field, SecretStr
 from stretto_messages.base import DEFAULT_TEAM
 from stretto_messages.gateway import CallerRole
 from stretto_runtime.access.tokens import TeamName
-from stretto_runtime.settings import AllowedSettings, ExtendedSettings, TeamsSettings
+from stretto_runtime.settings import AllowedSettings, DeviceSettings, ExtendedSettings, TeamsSettings
 
 ENDED_BYTES = 64 << 20
 """Default bound of the views of all ended jobs together; in memory they take 1.7 to 5 times as much."""
 
 
-class GatewaySettings(AllowedSettings, ExtendedSettings, TeamsSettings):
+class GatewaySettings(AllowedSettings, ExtendedSettings, DeviceSettings, TeamsSettings):
     """Addresses, authentication and limits of the gateway, and what jobs may ask for."""
 
     host: str = Field("127.0.0.1", description="address to listen on; default: loopback")

@@ -18,7 +18,7 @@ from stretto_core.arbiter.selection import greedy, hull
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Tick
 from stretto_core.model.teams import TeamQuota
-from stretto_core.model.types import JobOpened, Prices
+from stretto_core.model.types import DeviceType, JobOpened, Prices
 from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import GIB
 from stretto_messages.values import Extended, ExtendedPerPod, Resources, total
@@ -199,6 +199,22 @@ def test_a_team_gets_no_more_devices_than_its_quota_and_the_reason_says_it() -> 
     assert any(f"its quota is any cores and any memory and 1 {GPU}; it may not borrow" in e for e in refused.reasons)
     (other,) = told.start("c", with_gpus(3, fixed=True), team="feed")
     assert isinstance(other, PlanDecided)
+
+
+def test_a_team_gets_no_more_units_of_a_type_of_devices_than_its_quota() -> None:
+    """Units of a type are counted as extended resources: a quota names them like those."""
+    fast = DeviceType("gpu-a", price_per_hour=1.0, count=4, cpu_cores=8.0, memory_bytes=32 * GIB)
+    quotas = {"ads": TeamQuota(extended={fast.resource: 2}, borrow=False)}
+    told = arbiter(Resources(20.0, 60 * GIB, ((fast.resource, 4),)), devices=(fast,), quotas=quotas)
+    started = list[str]()
+    for job, team in (("a", "ads"), ("b", "ads"), ("c", "feed")):
+        told.tell(JobOpened(job, profile(10**7, fixed=True, devices_asked=("auto",)), team))
+        wanted = plan(2).with_workers(0, [fast.group(2)])
+        (answer,) = told.tell(plan_proposed(job, "initial", wanted))
+        started += [job] * isinstance(answer, PlanDecided)
+        if job == "b":
+            assert any(f"any memory and 2 {fast.resource}; it may not borrow" in each for each in answer.reasons)
+    assert started == ["a", "c"]
 
 
 def test_devices_cost_their_price() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stretto_core.model.teams import Quotas, quota_of
-from stretto_messages.values import Plan
-from stretto_runtime.settings import EXTENDED_VARIABLE
+from stretto_messages.values import ANY_DEVICE, Plan, WorkerGroup
+from stretto_runtime.settings import DEVICE_TYPES_VARIABLE, EXTENDED_VARIABLE
 from stretto_wire.errors import WireError
 from stretto_wire.findings import Finding, finding
+from stretto_wire.jobspec.devices import DeviceTypeSpec
 from stretto_wire.jobspec.entry_lookup import faults_of_entry
 from stretto_wire.jobspec.spec import JobSpec
 from stretto_wire.policy.allowed import VARIABLES, Allowed
@@ -94,6 +95,41 @@ def check_extended(spec: JobSpec, cluster: Mapping[str, int]) -> None:
                 found.append(finding(("resources", field, "extended", name), count, remedy))
     if found:
         raise Problem.of_wire(WireError.collected(found), "beyond-cluster")
+
+
+def check_devices(spec: JobSpec, types: Sequence[DeviceTypeSpec]) -> None:
+    """Refuse a job that asks for types of devices, or starts with units of them, which the installation has not.
+
+    Raises Problem: 422 with a finding for each such type, and for each group of the job's initial plan.
+    """
+    known, resources = {each.name: each for each in types}, spec.resources
+    asked = resources.workers.devices
+    there = ", ".join(known) or f"none; an operator states them in {DEVICE_TYPES_VARIABLE}"
+    found = [
+        finding(("resources", "workers", "devices"), name, f"the types of devices here are: {there}")
+        for name in asked
+        if name != ANY_DEVICE and name not in known
+    ]
+    for group in resources.initial.groups if resources.initial else ():
+        if group.device not in asked and ANY_DEVICE not in asked:
+            remedy = "name it in resources.workers.devices as well"
+        elif (device := known.get(group.device)) is None:
+            remedy = f"the types of devices here are: {there}"
+        else:
+            remedy = _beyond_units(group, device)
+        if remedy:
+            found.append(finding(("resources", "initial", "groups"), group.device, remedy))
+    if found:
+        raise Problem.of_wire(WireError.collected(found), "beyond-cluster")
+
+
+def _beyond_units(group: WorkerGroup, device: DeviceTypeSpec) -> str:
+    """Return the remedy for a group that is not so many units of its type as there are; empty: it is."""
+    if group.workers > device.count:
+        return f"at most {device.count} workers, one for each unit that there is"
+    if (group.cpu_cores, group.memory_bytes) != (device.cpu_cores, device.memory):
+        return f"cpu_cores {device.cpu_cores:g} and memory_bytes {device.memory}, those of a unit"
+    return ""
 
 
 def check_quota(spec: JobSpec, team: str, quotas: Quotas, jobs: Mapping[str, JobView]) -> None:
@@ -217,7 +253,10 @@ def changed_plan(view: JobView, workers: int | None, ps: int | None) -> Plan:
                 remedy=f"{least} to {most}, as its resources.{name}.count says",
             )
     plan = view.plan if ps is None else replace(view.plan, ps=ps)
-    if workers is None:
-        return plan
+    return plan if workers is None else with_workers(plan, workers)
+
+
+def with_workers(plan: Plan, workers: int) -> Plan:
+    """Return the plan with so many workers: more of them on cores, or fewer, those on devices last."""
     smaller = plan.fewer_workers(workers)
     return smaller.with_workers(smaller.cpu_workers + workers - smaller.workers, smaller.groups)

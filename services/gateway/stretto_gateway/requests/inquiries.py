@@ -154,7 +154,9 @@ class Inquiries:
         if view.plan is None or view.status in OVER:
             text = f"{job} {checks.STATES[view.status]}: there is no plan to vary"
             raise checks.conflict(view, "no-plan", text, "ask about a job that has been started and has not ended")
-        plan = replace(view.plan, **cast("Any", changes))
+        rest = {name: value for name, value in changes.items() if name != "workers"}
+        plan = checks.with_workers(view.plan, int(changes.get("workers", view.plan.workers)))
+        plan = replace(plan, **cast("Any", rest))
         room = self._room(await self._arbiter.cluster_if_answered(), view.team, job)
         return await predictions.what_if(self._bus, self._timeout_s, view, plan, room, self._clock())
 

@@ -75,6 +75,7 @@ class Submissions:
             lambda: checks.check_allowed(spec, message.submitted_by, self._settings.allowed, self._jobs),
             lambda: checks.check_entry(spec) if self._settings.code_is_here else None,
             lambda: checks.check_extended(spec, self._settings.extended_resources),
+            lambda: checks.check_devices(spec, self._settings.device_types),
             lambda: None if size_bytes is None else self._team_bytes.check(size_bytes, team),
             lambda: checks.check_state(self._shares.get(STATE, 0.0), STATE_FULL_AT),
             lambda: self._check_quota(message),

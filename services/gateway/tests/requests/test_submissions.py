@@ -102,6 +102,7 @@ class Case:
 
 
 GPUS = {"nvidia.com/gpu": 4}
+TYPE = {"name": "gpu-a", "price_per_hour": 1.2, "count": 2, "cpu_cores": 8, "memory": "32Gi"}
 CASES = {
     "too large to encode": lambda: Case("bad-job", large(80)),
     "no message of the wire": lambda: Case("bad-job", replace_name(spec(), "No Name")),
@@ -116,6 +117,7 @@ CASES = {
     "nothing allowed": lambda: Case("not-allowed", spec(image="registry/x:1", environment_from=["secret"])),
     "no such module": lambda: Case("bad-job", settings={"code_is_here": True}),
     "no such devices": lambda: Case("beyond-cluster", spec(resources={"workers": {"extended": GPUS}})),
+    "no such type of devices": lambda: Case("beyond-cluster", spec(resources={"workers": {"devices": ["gpu-b"]}})),
     "bytes of the day": lambda: Case("bytes-used", bus=Bus(used_up()), settings={"team_bytes_per_day": 1 << 20}),
     "full state": lambda: Case("state-full", fullness=0.95),
     "priority": lambda: Case("above-priority-ceiling", spec(priority=2.0), settings={"teams_quotas": {TEAM: QUOTA}}),
@@ -149,6 +151,50 @@ async def test_a_preview_finds_what_a_submission_is_refused_for(name: str) -> No
     ]
     assert [Finding(one.field, one.value, one.remedy) for one in previewed.findings] == [*refused.errors]
     assert len(case.bus.jobs) == before
+
+
+def starting_with(asked: str, **group: Any) -> wire.JobSpec:
+    """Return a job that asks for a type of devices, and whose first plan has these workers on it."""
+    first = {"device": "gpu-a", "workers": 2, "cpu_cores": 8, "memory_bytes": 32 * 2**30} | group
+    sizes = {"ps": 1, "worker_cpu_cores": 1, "ps_cpu_cores": 1, "worker_memory_bytes": "1Gi", "ps_memory_bytes": "1Gi"}
+    initial = {**sizes, "workers": first["workers"], "groups": [first]}
+    return spec(resources={"workers": {"devices": asked if asked == "auto" else [asked]}, "initial": initial})
+
+
+@pytest.mark.parametrize(
+    ("job", "findings"),
+    [
+        (starting_with("gpu-a"), []),
+        (starting_with("auto"), []),
+        (spec(resources={"workers": {"devices": "auto"}}), []),
+        (
+            spec(resources={"workers": {"devices": ["gpu-a", "gpu-b"]}}),
+            [("resources.workers.devices", "gpu-b", "the types of devices here are: gpu-a")],
+        ),
+        (
+            starting_with("auto", device="gpu-b"),
+            [("resources.initial.groups", "gpu-b", "the types of devices here are: gpu-a")],
+        ),
+        (
+            starting_with("gpu-a", workers=3),
+            [("resources.initial.groups", "gpu-a", "at most 2 workers, one for each unit that there is")],
+        ),
+        (
+            starting_with("gpu-a", cpu_cores=4),
+            [("resources.initial.groups", "gpu-a", "cpu_cores 8 and memory_bytes 34359738368, those of a unit")],
+        ),
+        (
+            spec(resources=starting_with("gpu-a").model_dump()["resources"] | {"workers": {}}),
+            [("resources.initial.groups", "gpu-a", "name it in resources.workers.devices as well")],
+        ),
+    ],
+)
+async def test_a_job_gets_no_type_of_devices_that_is_not_there(
+    job: wire.JobSpec, findings: list[tuple[str, str, str]]
+) -> None:
+    gateway = await gateway_on(Bus(), device_types=[TYPE])
+    found = (await gateway.inquiries.preview(job, "ada", TEAM)).findings
+    assert [(one.field, one.value, one.remedy) for one in found] == findings
 
 
 async def test_a_submission_is_refused_for_the_first_of_all_findings_of_its_preview() -> None:
