@@ -37,6 +37,21 @@ EVERYTHING: dict[str, Any] = {
     "store": {"url": "", "secret": "store", "claim": "store"},
     "provision": {"external": True, "kept": {"eventsDays": 8, "auditDays": 400}},
     "tracing": {"endpoint": "http://otel-collector:4318", "query": "http://tempo:3200"},
+    "cluster": {
+        "deviceTypes": [
+            {
+                "name": "gpu-a-spot",
+                "price_per_hour": 0.4,
+                "count": 4,
+                "cpu_cores": 7.5,
+                "memory": "28Gi",
+                "interruptions_per_hour": 0.05,
+                "extended": {"nvidia.com/gpu": 1},
+                "node_selector": {"node.kubernetes.io/instance-type": "gpu-a"},
+                "tolerations": [{"key": "spot", "operator": "Exists"}],
+            }
+        ]
+    },
     "trainer": {
         "namespace": "jobs",
         "priorityClassName": "low",

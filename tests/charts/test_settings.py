@@ -270,6 +270,10 @@ def test_devices_are_the_same_for_all_who_count_them() -> None:
         values = {"cluster": {"extended": {"nvidia.com/gpu": 8}}}
         assert told(values, name).extended_resources == {"nvidia.com/gpu": 8}
         assert told({}, name).extended_resources == {}
+        (spot,) = told(EVERYTHING, name).device_types
+        assert (spot.name, spot.count, spot.cpu_cores, spot.memory) == ("gpu-a-spot", 4, 7.5, 28 * 2**30)
+        assert (spot.extended, spot.tolerations[0].key) == ({"nvidia.com/gpu": 1}, "spot")
+        assert "STRETTO_DEVICE_TYPES" not in environment(workload({}, name)), "as before where there are none"
 
 
 def test_no_secret_stands_in_a_manifest() -> None:

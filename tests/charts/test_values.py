@@ -78,6 +78,7 @@ class TestTheSchema:
             ({"cluster": {"cpuCores": 0}}, "cluster/cpuCores"),
             ({"cluster": {"extended": {"nvidia.com/gpu": 0.5}}}, "cluster/extended/nvidia.com"),
             ({"cluster": {"extended": {"gpu": 1}}}, "cluster/extended"),
+            ({"cluster": {"deviceTypes": [{"name": "gpu-a"}]}}, "cluster/deviceTypes/0"),
             ({"services": {"oom": {"image": {"digest": "sha256:1"}}}}, "services/oom/image/digest"),
             ({"networkPolicy": {"nats": [{}]}}, "networkPolicy/nats/0"),
         ],

@@ -34,6 +34,9 @@ STRETTO_{{ upper .name }}_MEMORY_BYTES: {{ mulf (default 0 $values.cluster.memor
 {{- end }}
 {{- if has .name (list "planner" "arbiter" "gateway" "actuator") }}
 STRETTO_EXTENDED_RESOURCES: {{ toJson $values.cluster.extended | quote }}
+{{- with $values.cluster.deviceTypes }}
+STRETTO_DEVICE_TYPES: {{ toJson . | quote }}
+{{- end }}
 {{- end }}
 {{- if and $values.quickstart.enabled (not $values.redis.secret) (eq .name "checkpoints") }}
 STRETTO_CHECKPOINTS_REDIS_URL: redis://{{ include "stretto.fullname" .root }}-redis:6379/0

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from stretto_messages.values import Extended
+from stretto_wire.jobspec.kubernetes import Toleration
 from stretto_wire.jobspec.pod_files import VolumeSpec
 from stretto_wire.stores.urls import canonical, within
 
@@ -110,8 +111,8 @@ class PodSpec:
     checkpoints. ``egress``: the job has asked for a way out of its own network. ``secrets``: names of secrets of the
     place itself, whose keys become variables; a place without secrets finds them in ``files``. ``volumes``: data beside
     its own. ``texts``: absolute path -> content, laid into a container; the pod's program writes the others.
-    ``extended``: counts of devices, which the backend chooses. ``node_selector``: labels of the nodes that it may be
-    on, where there are nodes.
+    ``extended``: counts of devices, which the backend chooses. ``node_selector``, ``tolerations``: labels and taints of
+    the nodes that it may be on, where there are nodes.
     """
 
     job: str
@@ -131,6 +132,7 @@ class PodSpec:
     texts: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
     extended: Extended = ()
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
+    tolerations: tuple[Toleration, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

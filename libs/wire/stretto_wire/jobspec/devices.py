@@ -10,6 +10,7 @@ from stretto_messages.values import ANY_DEVICE, DEVICE_PATTERN, DeviceName
 
 from ..quantities import BYTES, IN_BYTES
 from .extended import PerPod
+from .kubernetes import LabelKey, LabelValue, Toleration
 from .part import Spec
 
 TYPES_MAX = 16
@@ -29,7 +30,7 @@ Name = Annotated[
 
 
 class DeviceTypeSpec(Spec):
-    """A type of devices. Its units are whole: a worker on it has one, with the cores and the memory of the unit."""
+    """A type of devices. Its units are whole: a worker on it has one, with the cores and memory that come with it."""
 
     name: Name
     price_per_hour: Money = Field(description="price of one unit for one hour, in the currency of all prices")
@@ -49,8 +50,11 @@ class DeviceTypeSpec(Spec):
     extended: PerPod = Field(
         default_factory=dict[str, int], description="extended resources of one unit, as in nvidia.com/gpu: 1"
     )
-    node_selector: dict[str, str] = Field(
+    node_selector: Annotated[dict[LabelKey, LabelValue], Field(max_length=30)] = Field(
         default_factory=dict[str, str], description="labels of the nodes that have it, on Kubernetes"
+    )
+    tolerations: Annotated[tuple[Toleration, ...], Field(strict=False, max_length=30)] = Field(
+        default=(), description="taints of those nodes that a worker on it tolerates, as spot nodes often have one"
     )
     environment: dict[str, str] = Field(
         default_factory=dict[str, str], description="variables of a worker on it; they go before those of the job"

@@ -157,7 +157,7 @@ def manifest(spec: PodSpec, installation: Installation) -> Object:
         },
         "containers": [_container(spec, installation)],
         "volumes": [*_volumes(metadata["name"], installation), *_job_volumes(spec, installation)],
-        "tolerations": _tolerations(job.tolerations, installation.node_lost_s),
+        "tolerations": _tolerations((*job.tolerations, *spec.tolerations), installation.node_lost_s),
     }
     if selector := {**job.node_selector, **spec.node_selector}:
         pod["nodeSelector"] = selector

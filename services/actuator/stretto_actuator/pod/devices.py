@@ -7,12 +7,13 @@ run, which it reads where they are, so that it is exact after a restart too.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stretto_messages.values import Extended
 from stretto_runtime import SettingsFault
-from stretto_runtime.settings import EXTENDED_VARIABLE
+from stretto_runtime.settings import DEVICE_TYPES_VARIABLE, EXTENDED_VARIABLE
 
 from ..backend import BackendError, NoRoom
 from ..settings import ActuatorSettings
@@ -85,16 +86,21 @@ def paths(given: Given) -> tuple[str, ...]:
 def devices_of(settings: ActuatorSettings) -> Devices:
     """Return the devices that the settings state; those without names are numbered from 0.
 
+    Units of types of devices are counted beside the extended resources that belong to no type.
+
     Raises:
         SettingsFault: a resource has names for fewer devices than the cluster has, or two devices have one name.
     """
     found: dict[str, tuple[str, ...]] = {}
-    for name, count in settings.extended_resources.items():
+    counts = Counter(settings.extended_resources)
+    for device in settings.device_types:
+        counts.update({name: device.count * each for name, each in device.extended.items()})
+    for name, count in counts.items():
         named = settings.devices.get(name, tuple(map(str, range(count))))
         if len(set(named)) < count:
             raise SettingsFault(
-                f"{VARIABLE}: {name} has {len(set(named))} different devices, and {EXTENDED_VARIABLE} states {count}; "
-                "name as many, or state fewer"
+                f"{VARIABLE}: {name} has {len(set(named))} different devices, and {EXTENDED_VARIABLE} and "
+                f"{DEVICE_TYPES_VARIABLE} state {count}; name as many, or state fewer"
             )
         found[name] = named[:count]
     if unknown := sorted(settings.devices.keys() - found.keys()):

@@ -11,7 +11,9 @@ from typing import Any
 
 from stretto_core.actuator.state import ActuatorState, Pod
 from stretto_messages.values import extended_of
+from stretto_runtime import SettingsFault
 from stretto_wire import JobSpec
+from stretto_wire.jobspec.devices import DeviceTypeSpec
 from stretto_wire.jobspec.keylike import is_keylike
 
 from ..backend import BackendError, Places, PodSpec
@@ -78,6 +80,14 @@ def _allowed(state: ActuatorState, settings: ActuatorSettings) -> JobSpec:
     return job
 
 
+def _device(pod: Pod, settings: ActuatorSettings) -> DeviceTypeSpec | None:
+    """Return the pod's type of devices; None for a pod on cores. Raises BackendError: the installation lost it."""
+    try:
+        return settings.device_type(pod.device)
+    except SettingsFault as error:
+        raise BackendError(str(error)) from error
+
+
 def pod_spec(
     pod: Pod,
     state: ActuatorState,
@@ -103,7 +113,7 @@ def pod_spec(
         files[SECRETS_FILE] = job_secrets.content(folder, secrets)
         secrets = ()
     here = settings.backend == "local"
-    device = settings.device_type(pod.device)
+    device = _device(pod, settings)
     environment = _environment(spec, inherited(os.environ, settings.pod_environment, here))
     environment |= device.environment if device else {}
     nats_url = settings.pod_nats_url.get_secret_value() if settings.pod_nats_url else settings.nats_url
@@ -142,4 +152,5 @@ def pod_spec(
         texts={path: text.encode() for path, text in job.files.items() if path.startswith("/")},
         extended=extended_of(device.extended) if device else job.resources.extended.of_pod(pod.role),
         node_selector=device.node_selector if device else {},
+        tolerations=device.tolerations if device else (),
     )

@@ -23,7 +23,7 @@ from stretto_actuator.kubernetes.manifest import (
 )
 from stretto_actuator.kubernetes.pod_status import in_force, status_of, vanished
 from stretto_actuator.settings import ActuatorSettings, networks_of
-from stretto_wire.jobspec.kubernetes import KubernetesSpec
+from stretto_wire.jobspec.kubernetes import KubernetesSpec, Toleration
 from stretto_wire.jobspec.pod_files import VolumeSpec
 
 VERSIONS = ("1.29", "1.33", "1.36")
@@ -158,6 +158,20 @@ class TestWishes:
         assert one["spec"]["imagePullSecrets"] == [{"name": "mine"}]
         assert one["spec"]["containers"][0]["image"] == "own:1"
         assert one["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "all"
+
+    @pytest.mark.parametrize("version", VERSIONS)
+    def test_a_type_of_devices_adds_labels_and_taints_of_its_nodes_and_its_labels_win(self, version: str) -> None:
+        spec = pod(
+            {"node_selector": {"zone": "b", "pool": "cpu"}, "tolerations": [{"key": "own", "operator": "Exists"}]},
+            node_selector={"pool": "spot"},
+            tolerations=(Toleration(key="spot", value="true", effect="NoSchedule"),),
+        )
+        one = made(spec, Installation("prod", "trainer:1"))
+        kubernetes_validate.validate(one, version, strict=True)
+        assert one["spec"]["nodeSelector"] == {"pool": "spot", "zone": "b"}
+        own, spot, *_ = one["spec"]["tolerations"]
+        assert own == {"key": "own", "operator": "Exists"}
+        assert spot == {"key": "spot", "operator": "Equal", "value": "true", "effect": "NoSchedule"}
 
     def test_a_taint_of_lost_nodes_that_the_job_speaks_of_is_left_to_it(self) -> None:
         said = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "seconds": 900}

@@ -83,6 +83,16 @@ def test_devices_are_those_that_are_named_or_numbered(
     assert devices_of(ActuatorSettings(extended_resources=counts, devices=devices)).all == found
 
 
+def test_units_of_types_of_devices_are_counted_beside_those_of_no_type() -> None:
+    unit = {"price_per_hour": 1, "cpu_cores": 1, "memory": "1Gi"}
+    types = [
+        unit | {"name": "a", "count": 2, "extended": {GPU: 1}},
+        unit | {"name": "b", "count": 1, "extended": {GPU: 2, FPGA: 1}},
+    ]
+    settings = ActuatorSettings(extended_resources={GPU: 1}, device_types=types)
+    assert devices_of(settings).all == {GPU: ("0", "1", "2", "3", "4"), FPGA: ("0",)}
+
+
 @pytest.mark.parametrize("devices", [{GPU: ("0",)}, {GPU: ("0", "0")}, {FPGA: ("/dev/fpga0",)}])
 def test_fewer_names_than_devices_are_refused(devices: dict[str, tuple[str, ...]]) -> None:
     with pytest.raises(SettingsFault, match=r"STRETTO_ACTUATOR_DEVICES.*STRETTO_EXTENDED_RESOURCES"):

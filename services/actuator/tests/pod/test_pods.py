@@ -79,6 +79,47 @@ def described(settings: ActuatorSettings, **wishes: Any) -> PodSpec:
     return pod_spec(pod, state, settings, Places("/run/stretto", "/scratch", ""), "", {})
 
 
+TYPE = {
+    "name": "gpu-a",
+    "price_per_hour": 1.2,
+    "count": 2,
+    "cpu_cores": 8,
+    "memory": "32Gi",
+    "extended": {"nvidia.com/gpu": 1},
+    "node_selector": {"pool": "a"},
+    "tolerations": [{"key": "spot", "operator": "Exists"}],
+    "environment": {"ISA": "type"},
+}
+
+
+def on_device(backend: Any, types: list[Any]) -> PodSpec:
+    """Describe a worker on gpu-a."""
+    spec = JobSpec.parse({**JOB, "environment": {"ISA": "job", "OWN": "job"}})
+    pod = Pod("worker-0", "worker", 0, 8.0, 2**35, 1, "plan", 0.0, device="gpu-a")
+    state = ActuatorState(job="j", spec=spec.model_dump_json())
+    settings = ActuatorSettings(backend=backend, device_types=types)
+    return pod_spec(pod, state, settings, Places("/run/stretto", "/scratch", ""), "", {})
+
+
+@pytest.mark.parametrize("backend", ["local", "docker", "kubernetes"])
+def test_a_worker_on_devices_has_what_their_type_states(backend: Any) -> None:
+    one, other = on_device(backend, [TYPE]), described(ActuatorSettings(backend=backend, device_types=[TYPE]))
+    assert {name: one.environment[name] for name in ("ISA", "OWN", "STRETTO_DEVICE")} == {
+        "ISA": "type",
+        "OWN": "job",
+        "STRETTO_DEVICE": "gpu-a",
+    }
+    assert (one.cpu_cores, one.memory_bytes, one.extended) == (8.0, 2**35, (("nvidia.com/gpu", 1),))
+    assert (one.node_selector, [each.key for each in one.tolerations]) == ({"pool": "a"}, ["spot"])
+    assert not {"ISA", "STRETTO_DEVICE"} & other.environment.keys()
+    assert (other.extended, other.node_selector, other.tolerations) == ((), {}, ())
+
+
+def test_a_worker_of_a_type_that_is_gone_is_refused_and_says_which_there_are() -> None:
+    with pytest.raises(BackendError, match=r"STRETTO_DEVICE_TYPES: gpu-a is not among its types \(gpu-b\)"):
+        on_device("local", [TYPE | {"name": "gpu-b"}])
+
+
 @pytest.mark.parametrize("backend", ["local", "docker", "kubernetes"])
 @pytest.mark.parametrize(
     ("wishes", "field", "variable"),
