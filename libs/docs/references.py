@@ -43,6 +43,7 @@ from stretto_runtime.process.telemetry import Metrics
 from stretto_runtime.settings import (
     AllowedSettings,
     ClusterSettings,
+    DeviceSettings,
     ExtendedSettings,
     KeptSettings,
     Settings,
@@ -51,6 +52,7 @@ from stretto_runtime.settings import (
 )
 from stretto_wire.contract.registry import ANYBODY, CHANNELS, FORWARDER, SERVICES, Channel
 from stretto_wire.contract.schemas import message_schema, schema_name
+from stretto_wire.jobspec.devices import DeviceTypeSpec
 from stretto_wire.jobspec.schema import Schema, job_schema
 
 HERE = Path(__file__).parent
@@ -59,7 +61,15 @@ PAGES = HERE / "pages"
 RUNBOOK = "charts/runbook"
 OURS_ELSEWHERE = ("demo", "chaos")
 """Commands of stretto-drills, which the environment of development has."""
-SHARED_SETTINGS = (AllowedSettings, ExtendedSettings, ClusterSettings, StoreSettings, TeamsSettings, KeptSettings)
+SHARED_SETTINGS = (
+    AllowedSettings,
+    ExtendedSettings,
+    DeviceSettings,
+    ClusterSettings,
+    StoreSettings,
+    TeamsSettings,
+    KeptSettings,
+)
 """Settings that several services read, the narrower ones first."""
 MARKUP = re.compile(r"\[/?(?:bold|dim|italic)\]")
 PATH = re.compile(r"\b(?:libs|services|charts|compose|proto)/[\w./-]*?(\w+\.md)\b")
@@ -214,6 +224,8 @@ def settings() -> str:
     for shared in SHARED_SETTINGS:
         own = set(shared.model_fields) - known
         parts += [f"## {_title(shared)}\n", f"{_first(shared)}\n", table(head, _settings(shared, "STRETTO_", own))]
+        if shared is DeviceSettings:
+            parts += ["A type of devices has these fields.\n", table(("field", *head[1:]), _of_type(DeviceTypeSpec))]
         known |= own
     for service in (*SERVICES, FORWARDER):
         module = importlib.import_module(f"stretto_{service}.settings")
@@ -250,6 +262,11 @@ def _settings(kind: type[BaseModel], prefix: str, only: set[str] | None = None) 
     for name, field in kind.model_fields.items():
         if only is None or name in only:
             yield code(prefix + name.upper()), _default(field), _prose(field.description or "").strip()
+
+
+def _of_type(kind: type[BaseModel]) -> Iterator[tuple[str, str, str]]:
+    for name, field in kind.model_fields.items():
+        yield code(name), _default(field), _prose(field.description or "").strip()
 
 
 def _default(field: FieldInfo) -> str:

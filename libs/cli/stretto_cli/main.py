@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
 ROOMS = {
-    **dict.fromkeys(("up", "down", "status", "version", "backup", "restore", "clean"), "installation"),
+    **dict.fromkeys(("up", "down", "status", "version", "backup", "restore", "clean", "devices"), "installation"),
     **dict.fromkeys(("init", "check", "explain-graph", "run", "schema", "export"), "model"),
     **dict.fromkeys(("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "data"), "jobs"),
     **dict.fromkeys(("audit", "audit-log", "console", "watch", "explain", "events", "trace", "replay"), "views"),
