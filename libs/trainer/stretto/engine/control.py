@@ -80,6 +80,9 @@ class Control:
     def categories(self) -> int:
         return self._ask("categories")
 
+    def cold_rows(self) -> int:
+        return self._ask("cold_rows")
+
     def memory_bytes(self) -> int:
         return self._ask("memory_bytes")
 
@@ -110,6 +113,10 @@ class Control:
 
     def import_bucket(self, bucket: int, raw: Sequence[RawBucket], *, replace: bool = True) -> None:
         self._ask("import_bucket", bucket, list(raw), replace=replace)
+
+    def import_ranges(self, ranges: Sequence[tuple[int, Sequence[RawBucket], bool]]) -> None:
+        for bucket, raw, replace in ranges:
+            self.import_bucket(bucket, raw, replace=replace)
 
     def drop_bucket(self, bucket: int) -> None:
         self._ask("drop_bucket", bucket)

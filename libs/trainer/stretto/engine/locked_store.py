@@ -47,6 +47,12 @@ def _no_lock(_: Turn) -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def _import_ranges(store: Store, ranges: Sequence[tuple[int, Sequence[RawBucket], bool]]) -> None:
+    """Write ranges of buckets, each as `Store.import_bucket` does: (bucket, rows, replace)."""
+    for bucket, raw, replace in ranges:
+        store.import_bucket(bucket, raw, replace=replace)
+
+
 class LockedStore:
     """The columns of one server, in one life of it: from its start, or from when it was emptied, to the next time.
 
@@ -257,6 +263,7 @@ class LockedStore:
     export_bucket = _under(Turn.shared, Store.export_bucket)
     import_bucket = _under(Turn.alone, Store.import_bucket)
     drop_bucket = _under(Turn.alone, Store.drop_bucket)
+    import_ranges = _under(Turn.alone, _import_ranges)
     expire = _under(Turn.alone, Store.expire)
     export_policy = _under(Turn.shared, Store.export_policy)
     import_policy = _under(Turn.alone, Store.import_policy)

@@ -37,7 +37,7 @@ _SLOW_FREEZE_BYTES = 16 << 20
 """A source that takes longer than _SLOW_ANSWER_S for _SLOW_ASKED small requests, or took longer for the group before,
 has hardly any CPU, and training creeps as long as it owns anything. It is frozen as early as possible and gives columns
 of up to _SLOW_FREEZE_BYTES in one freeze. Meanwhile it has no pushes to apply, which would take most of its CPU, and
-nothing is copied before."""
+nothing is copied before. A source with rows on the disk is not judged so: it would read them all in the freeze."""
 _RANGE_BYTES = 2 << 20
 """Rows and slices that are copied in one message, and under one hold of a server's lock: pushes wait for it."""
 _AHEAD_BYTES = 1 << 20
@@ -118,7 +118,7 @@ def move(
         frozen_s: dict[int, float] = {}  # source -> how long its last group was frozen
         while groups:
             source = there[groups[0][0]]
-            slow = frozen_s.get(source.server, 0.0) > _SLOW_ANSWER_S or _is_slow(source)
+            slow = not source.cold_rows() and (frozen_s.get(source.server, 0.0) > _SLOW_ANSWER_S or _is_slow(source))
             columns = _take(groups, bytes_of[source.server], _SLOW_FREEZE_BYTES if slow else freeze_bytes)
             if not here.knows_layout and (layout := source.layout) is not None:
                 server.adopt(layout)
@@ -277,9 +277,13 @@ def _copy_buckets(
     while buckets:
         begun, is_begun = time.perf_counter(), bool(table or first)
         found, table, first = source.export_ranges(buckets, since_epoch, table, first, _RANGE_BYTES)
-        for number, (bucket, raw) in enumerate(zip(buckets, found, strict=False)):
-            here.import_bucket(bucket, raw, replace=not since_epoch and not (is_begun and number == 0))
-            moved_bytes += sum(each.nbytes for each in raw)
+        here.import_ranges(
+            [
+                (bucket, raw, not since_epoch and not (is_begun and number == 0))
+                for number, (bucket, raw) in enumerate(zip(buckets, found, strict=False))
+            ]
+        )
+        moved_bytes += sum(each.nbytes for raw in found for each in raw)
         buckets = buckets[len(found) - bool(table or first) :]
         if pace:
             time.sleep(pace * (time.perf_counter() - begun))

@@ -30,7 +30,7 @@ CONTROL = (
     "own", "columns", "set_own", "clear", "sizes", "raw_sizes", "categories", "memory_bytes", "image_bytes", "applied",
     "stats", "workers", "checksum", "known_layout", "next_epoch", "export_ranges", "import_bucket", "drop_bucket",
     "export_slices", "import_slices", "records", "all_progress", "merge_columns", "finished", "finish", "seed",
-    "progress", "placement", "lineage", "export_policy", "import_policy",
+    "progress", "placement", "lineage", "export_policy", "import_policy", "cold_rows",
 )  # fmt: skip
 """The operations that others may ask for."""
 
