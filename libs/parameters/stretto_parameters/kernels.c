@@ -4,12 +4,17 @@
  * reference (reference.py, optimizers.py) with the same bits: build with -ffp-contract=off.
  * A place is part << 32 | row; ABSENT where a key has no row; with the top bit where the row is not hot (parts.py). */
 #define _XOPEN_SOURCE 600
+#define _DEFAULT_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <linux/aio_abi.h>
+#include <sys/syscall.h>
+#endif
 #ifdef __SSE2__
 #include <immintrin.h>
 #endif
@@ -26,6 +31,7 @@
 #define SQUARE (q ? q[d] : g[d] * g[d])
 enum { AHEAD = 12, LINE_WORDS = 16, AHEAD_BYTES = 2048 };
 enum { COLD = 31, HEAT = 29, HEAT_MAX = 3 }; /* of a mark: the tier's bit, where the heat begins; how hot a row can be */
+enum { QUEUED = 128 }; /* pages that a queue reads at once: more make no disk faster */
 enum { WARM = 5, STAMPS = 256 }; /* mark >> HEAT of a warm row; the stamp is the low byte of an epoch (parts.py) */
 #define NUMBER ((UINT32_C(1) << HEAT) - 1)
 enum { SGD, ADAGRAD, ROWWISE_ADAGRAD, ADAM, RMSPROP, FTRL }; /* Optimizer.KERNEL */
@@ -268,13 +274,6 @@ static int64_t catch_up(float *w, const struct moving *row, int64_t n, const str
     return gap->now + 1;
 }
 
-/* Heats a hot row without heat, so that the hand passes it once before it is taken: whoever reads it, pushes to it next.
- * Many may read at once, and all set the same bit. */
-static void stay(const struct part *p, uint64_t row) {
-    if (p->owners && !(p->entries[row].mark >> HEAT))
-        __atomic_fetch_or(&p->entries[row].mark, UINT32_C(1) << HEAT, __ATOMIC_RELAXED);
-}
-
 /* clocks: NULL, or those of steps that rows have not made yet: weights as if they had. A warm row is read where it is.
  * `wide` holds the words of one row. */
 void gather(const struct part *parts, const struct format *f, int64_t kind, int64_t count, const uint64_t *keys,
@@ -291,7 +290,6 @@ void gather(const struct part *parts, const struct format *f, int64_t kind, int6
         int is_warm = places[i] >= ASLEEP && places[i] != ABSENT;
         if (is_warm) unpack(f, warm_row_of(parts, f, places[i]), wide);
         uint32_t *words = is_warm ? wide : places[i] == ABSENT ? NULL : row_of(parts, f, places[i]);
-        if (words && !is_warm) stay(parts + (places[i] >> 32), places[i] & UINT32_MAX);
         if (words && !f->half) memcpy(out, words, 4 * (size_t)f->width);
         else for (int64_t d = 0; d < f->width; d++) {
             if (words) out[d] = widened(((const uint16_t *)words)[d]);
@@ -415,6 +413,18 @@ void heat(struct part *parts, int64_t count, const uint64_t *places) {
     }
 }
 
+/* Heats the hot rows among these that have no heat, so that the hand passes them once before they are taken. Many threads
+ * may do so at once, and all set the same bit. */
+void keep(const struct part *parts, int64_t count, const uint64_t *places) {
+    for (int64_t i = 0; i < count; i++) {
+        if (places[i] >= ASLEEP) continue;
+        const struct part *p = parts + (places[i] >> 32);
+        if (!p->owners) continue;
+        struct entry *entry = p->entries + (places[i] & UINT32_MAX);
+        if (!(entry->mark >> HEAT)) __atomic_fetch_or(&entry->mark, UINT32_C(1) << HEAT, __ATOMIC_RELAXED);
+    }
+}
+
 /* Copies the words of hot and warm rows. */
 void collect(const struct part *parts, const struct format *f, int64_t count, const uint64_t *places, uint32_t *out) {
     for (int64_t i = 0; i < count; i++, out += f->words) {
@@ -529,12 +539,12 @@ static uint32_t checksum_of(uint64_t key, const uint32_t *words, int64_t n) {
     return (uint32_t)(mixed(sum ^ key * MULTIPLIER) >> 32);
 }
 
-/* Writes records (key, words, checksum) of rows, `per_page` of them in a page, from number `first` in the first page on. */
-void seal(int64_t n, int64_t count, const uint64_t *keys, const uint32_t *words, int64_t first, int64_t per_page,
-          int64_t page_bytes, char *out) {
+/* Writes records (key, words, checksum) of rows, `per_page` of them in a page. */
+void seal(int64_t n, int64_t count, const uint64_t *keys, const uint32_t *words, int64_t per_page, int64_t page_bytes,
+          char *out) {
     size_t record_bytes = 12 + 4 * (size_t)n;
     for (int64_t i = 0; i < count; i++, words += n) {
-        char *to = out + (first + i) / per_page * page_bytes + (first + i) % per_page * (int64_t)record_bytes;
+        char *to = out + i / per_page * page_bytes + i % per_page * (int64_t)record_bytes;
         uint32_t checksum = checksum_of(keys[i], words, n);
         memcpy(to, keys + i, 8);
         memcpy(to + 8, words, 4 * (size_t)n);
@@ -568,6 +578,101 @@ int64_t fetch(int file, int64_t count, const int64_t *offsets, int64_t record_by
         }
     return count;
 }
+
+#if defined(__linux__) && defined(SYS_io_setup)
+/* Returns a queue of reads, 0 if the system gives none. The system's own AIO: container runtimes refuse io_uring. */
+uint64_t open_queue(void) {
+    aio_context_t queue = 0;
+    return syscall(SYS_io_setup, QUEUED, &queue) ? 0 : queue;
+}
+
+void close_queue(uint64_t queue) { syscall(SYS_io_destroy, (aio_context_t)queue); }
+
+/* What a queue reads: QUEUED slots, each with a page and the records first..end - 1 that lie in it. */
+struct reading {
+    aio_context_t queue;
+    struct iocb asked[QUEUED];
+    int64_t first[QUEUED], end[QUEUED];
+    int64_t unused[QUEUED], unused_count, busy, failed;
+};
+
+/* Asks for the pages of records from `sent` on, as many as there are slots; returns the first record not asked for. */
+static int64_t ask(struct reading *r, int file, int64_t count, const int64_t *offsets, int64_t page_bytes, char *pages,
+                   int64_t sent) {
+    struct iocb *next[QUEUED];
+    long asked = 0, taken;
+    while (r->unused_count && sent < count) {
+        int64_t slot = r->unused[--r->unused_count], page = offsets[sent] / page_bytes * page_bytes;
+        r->first[slot] = sent;
+        while (sent < count && offsets[sent] < page + page_bytes) sent++;
+        r->end[slot] = sent;
+        struct iocb *one = next[asked++] = r->asked + slot;
+        memset(one, 0, sizeof *one);
+        one->aio_data = (uint64_t)slot;
+        one->aio_lio_opcode = IOCB_CMD_PREAD;
+        one->aio_fildes = (uint32_t)file;
+        one->aio_buf = (uint64_t)(uintptr_t)(pages + slot * page_bytes);
+        one->aio_nbytes = (uint64_t)page_bytes;
+        one->aio_offset = page;
+    }
+    if (!asked) return sent;
+    taken = syscall(SYS_io_submit, r->queue, asked, next);
+    if (taken < 0 && errno != EINTR && !(errno == EAGAIN && r->busy)) r->failed = r->first[next[0]->aio_data];
+    if (taken < 0) taken = 0;
+    r->busy += taken;
+    if (taken < asked) sent = r->first[next[taken]->aio_data];
+    while (asked > taken) r->unused[r->unused_count++] = (int64_t)next[--asked]->aio_data;
+    return sent;
+}
+
+/* Waits for at least `least` pages, and copies their records out. */
+static void take(struct reading *r, int64_t least, const int64_t *offsets, int64_t record_bytes, int64_t page_bytes,
+                 const char *pages, char *out) {
+    struct io_event came[QUEUED];
+    long count = syscall(SYS_io_getevents, r->queue, (long)least, (long)QUEUED, came, NULL);
+    if (count < 0 && errno != EINTR) { /* never of a queue that is open; it ends its reads before their memory goes */
+        close_queue(r->queue);
+        r->busy = r->failed = 0;
+    }
+    for (long i = 0; i < count; i++) {
+        int64_t slot = (int64_t)came[i].data, first = r->first[slot];
+        r->unused[r->unused_count++] = slot;
+        r->busy--;
+        if (came[i].res != page_bytes) {
+            if (first < r->failed) r->failed = first;
+            continue;
+        }
+        for (int64_t j = first; j < r->end[slot]; j++)
+            memcpy(out + j * record_bytes, pages + slot * page_bytes + offsets[j] % page_bytes, (size_t)record_bytes);
+    }
+}
+
+/* Reads records of ascending offsets, none across two pages, from a file that passes the cache. `pages`: memory of QUEUED
+ * pages, aligned like them. Returns how many came, up to the first that did not. */
+int64_t fetch_past(uint64_t queue, int file, int64_t count, const int64_t *offsets, int64_t record_bytes,
+                   int64_t page_bytes, char *pages, char *out) {
+    struct reading r;
+    int64_t sent = 0;
+    r.queue = queue;
+    r.failed = count;
+    r.busy = 0;
+    for (r.unused_count = 0; r.unused_count < QUEUED; r.unused_count++) r.unused[r.unused_count] = r.unused_count;
+    while (r.busy || (sent < count && r.failed == count)) {
+        if (r.failed == count) sent = ask(&r, file, count, offsets, page_bytes, pages, sent);
+        int64_t least = sent < count && r.busy > QUEUED / 4 ? QUEUED / 4 : r.busy;
+        if (least) take(&r, least, offsets, record_bytes, page_bytes, pages, out);
+    }
+    return r.failed;
+}
+#else
+uint64_t open_queue(void) { return 0; }
+void close_queue(uint64_t queue) { (void)queue; }
+int64_t fetch_past(uint64_t queue, int file, int64_t count, const int64_t *offsets, int64_t record_bytes,
+                   int64_t page_bytes, char *pages, char *out) {
+    (void)queue; (void)file; (void)count; (void)offsets; (void)record_bytes; (void)page_bytes; (void)pages; (void)out;
+    return 0;
+}
+#endif
 
 #ifdef __SSE2__
 /* Copies a line of 64 bytes past the caches, which it exceeds: what is overwritten is not read. Adds its w x to sums. */

@@ -19,12 +19,41 @@ from .parts import F32, I64, SIZE, U32, U64, TableParts
 from .reference import U16, Bytes, Due, Reference, RowGradients
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
+QUEUED = 128
+"""Pages that a queue reads at once, as in kernels.c."""
+
+
+class Queues:
+    """Queues of reads that pass the system's cache, of a library. NumPy has none, and reads by the cache."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._open = _function(library.open_queue, ctypes.c_uint64)
+        self._close = _function(library.close_queue, None, ctypes.c_uint64)
+        self._fetch = _function(
+            library.fetch_past, _INT, ctypes.c_uint64, ctypes.c_int, _INT, _POINTER, _INT, _INT, _POINTER, _POINTER
+        )
+
+    def open(self) -> int:
+        """Return a queue for one thread at a time; 0 if the system gives none."""
+        return self._open()
+
+    def close(self, queue: int) -> None:
+        self._close(queue)
+
+    def fetch(self, queue: int, file: int, offsets: I64, record_bytes: int, pages: Bytes, out: Bytes) -> int:
+        """Read records of ascending offsets [n], none across two pages; return how many came, up to one that did not.
+
+        file: opened with O_DIRECT. pages: memory of QUEUED pages, which begins as they do.
+        """
+        what = len(offsets), _at(offsets), record_bytes, len(pages) // QUEUED
+        return self._fetch(queue, file, *what, _at(pages), _at(out))
 
 
 class Kernels(Protocol):
     """The kernels that the store asks for; `Reference` says how each behaves."""
 
     name: str
+    queues: Queues | None
 
     def locate(self, parts: TableParts, keys: U64, places: U64) -> int: ...
     def insert(self, parts: TableParts, keys: U64, places: U64, epoch: int) -> None: ...
@@ -43,6 +72,7 @@ class Kernels(Protocol):
     ) -> None: ...
     def marks(self, parts: TableParts, places: U64, out: U32) -> None: ...
     def heat(self, parts: TableParts, places: U64) -> None: ...
+    def keep(self, parts: TableParts, places: U64) -> None: ...
     def collect(self, parts: TableParts, places: U64, out: F32) -> None: ...
     def install(self, parts: TableParts, places: U64, words: F32) -> None: ...
     def choose(
@@ -51,7 +81,7 @@ class Kernels(Protocol):
     def release(self, parts: TableParts, places: U64, records: U64) -> None: ...
     def doze(self, parts: TableParts, places: U64, epoch: int) -> int: ...
     def rouse(self, parts: TableParts, places: U64) -> None: ...
-    def seal(self, form: RowFormat, keys: U64, words: F32, first: int, out: Bytes) -> None: ...
+    def seal(self, form: RowFormat, keys: U64, words: F32, out: Bytes) -> None: ...
     def unseal(self, form: RowFormat, keys: U64, records: Bytes, words: F32) -> int: ...
     def fetch(self, file: int, offsets: I64, record_bytes: int, out: Bytes) -> int: ...
     def copy(self, to: Bytes, source: Bytes) -> int: ...
@@ -98,6 +128,7 @@ class Library:
         )
         self._marks = _function(library.marks, None, _POINTER, _INT, _POINTER, _POINTER)
         self._heat = _function(library.heat, None, _POINTER, _INT, _POINTER)
+        self._keep = _function(library.keep, None, _POINTER, _INT, _POINTER)
         self._collect = _function(library.collect, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
         self._install = _function(library.install, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
         self._choose = _function(
@@ -106,9 +137,10 @@ class Library:
         self._release = _function(library.release, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
         self._doze = _function(library.doze, _INT, _POINTER, _POINTER, _INT, _POINTER, ctypes.c_uint32)
         self._rouse = _function(library.rouse, None, _POINTER, _POINTER, _INT, _POINTER)
-        self._seal = _function(library.seal, None, _INT, _INT, _POINTER, _POINTER, _INT, _INT, _INT, _POINTER)
+        self._seal = _function(library.seal, None, _INT, _INT, _POINTER, _POINTER, _INT, _INT, _POINTER)
         self._unseal = _function(library.unseal, _INT, _INT, _INT, _POINTER, _POINTER, _POINTER)
         self._fetch = _function(library.fetch, _INT, ctypes.c_int, _INT, _POINTER, _INT, _POINTER)
+        self.queues: Queues | None = Queues(library)
         self._copy = _function(library.copy, ctypes.c_uint64, _POINTER, _POINTER, _INT, _POINTER, _INT)
         self._widen = _function(library.widen, None, _INT, _POINTER, _POINTER)
         self._narrow = _function(library.narrow, None, _INT, _POINTER, _POINTER)
@@ -177,6 +209,9 @@ class Library:
     def heat(self, parts: TableParts, places: U64) -> None:
         self._heat(parts.heads_address, len(places), _at(places))
 
+    def keep(self, parts: TableParts, places: U64) -> None:
+        self._keep(parts.heads_address, len(places), _at(places))
+
     def collect(self, parts: TableParts, places: U64, out: F32) -> None:
         form = _format(parts)
         self._collect(parts.heads_address, ctypes.addressof(form), len(places), _at(places), _at(out))
@@ -205,11 +240,8 @@ class Library:
         form = _format(parts)
         self._rouse(parts.heads_address, ctypes.addressof(form), len(places), _at(places))
 
-    def seal(self, form: RowFormat, keys: U64, words: F32, first: int, out: Bytes) -> None:
-        self._seal(
-            *(form.words, len(keys), _at(keys), _at(words)),
-            *(first, form.records_per_page, form.page_bytes, _at(out)),
-        )
+    def seal(self, form: RowFormat, keys: U64, words: F32, out: Bytes) -> None:
+        self._seal(form.words, len(keys), _at(keys), _at(words), form.records_per_page, form.page_bytes, _at(out))
 
     def unseal(self, form: RowFormat, keys: U64, records: Bytes, words: F32) -> int:
         return self._unseal(form.words, len(keys), _at(keys), _at(records), _at(words))

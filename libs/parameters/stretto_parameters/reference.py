@@ -64,6 +64,7 @@ class Reference:
     """Every kernel, in NumPy. Callers have checked sizes: keys are unique, and `grow` has made room."""
 
     name = "numpy"
+    queues = None
 
     def locate(self, parts: TableParts, keys: U64, places: U64) -> int:
         """Write the place of each key, or ABSENT; return how many are absent."""
@@ -122,9 +123,6 @@ class Reference:
         self.collect(parts, places[present], words)
         for part, of_present in _by_part((places[present] & ~ASLEEP) >> _HIGH):
             chosen, rows = present[of_present], words[of_present]
-            if parts.is_tiered(part):  # for one pass of the hand: whoever reads a row, pushes to it next
-                marks, read = parts.entries(part)["mark"], _rows(places[chosen[places[chosen] < ASLEEP]])
-                marks[read[marks[read] >> HEAT_SHIFT == 0]] |= np.uint32(1 << HEAT_SHIFT)
             out[chosen] = read_weights(form, rows) if due is None else due.weights(form, rows, part)
 
     def update(
@@ -167,6 +165,13 @@ class Reference:
         for part, chosen in _by_part(places >> _HIGH):
             if parts.is_tiered(part):
                 parts.entries(part)["mark"][_rows(places[chosen])] |= np.uint32(HEAT_MAX << HEAT_SHIFT)
+
+    def keep(self, parts: TableParts, places: U64) -> None:
+        """Heat the hot rows among these that have no heat: the hand passes them once before they are taken."""
+        for part, chosen in _by_part(places >> _HIGH):
+            if part < len(parts.heads) and parts.is_tiered(part):
+                marks, rows = parts.entries(part)["mark"], _rows(places[chosen])
+                marks[rows[marks[rows] >> HEAT_SHIFT == 0]] |= np.uint32(1 << HEAT_SHIFT)
 
     def collect(self, parts: TableParts, places: U64, out: F32) -> None:
         """Copy the words of hot and warm rows: [n, words]."""
@@ -259,12 +264,12 @@ class Reference:
             parts.rows(part)[-1] = words
             places[number] = place
 
-    def seal(self, form: RowFormat, keys: U64, words: F32, first: int, out: Bytes) -> None:
-        """Write records (key, words, checksum) into whole pages, from number `first` of the first page on."""
+    def seal(self, form: RowFormat, keys: U64, words: F32, out: Bytes) -> None:
+        """Write records (key, words, checksum) into whole pages."""
         of_words = np.ascontiguousarray(words).view(np.uint8).reshape(-1, form.row_bytes)
         sums = checksums.of_records(keys, words)
         records = np.concatenate([keys[:, None].view(np.uint8), of_words, sums[:, None].view(np.uint8)], axis=1)
-        for number, offset in enumerate(form.record_offsets(first + np.arange(len(keys), dtype=np.int64)).tolist()):
+        for number, offset in enumerate(form.record_offsets(np.arange(len(keys), dtype=np.int64)).tolist()):
             out[offset : offset + form.record_bytes] = records[number]
 
     def unseal(self, form: RowFormat, keys: U64, records: Bytes, words: F32) -> int:

@@ -268,6 +268,7 @@ class Store:
         ids = self._slice_ids(slices)
         places = self._places(wanted)
         self._check_awake(wanted, places)
+        self._keep(places)
         return Pulled(
             tuple(self._weights(number, *each) for number, each in enumerate(zip(wanted, places, strict=True))),
             self._slices(ids),
@@ -288,12 +289,19 @@ class Store:
         return found
 
     def _check_awake(self, keys: Sequence[U64], places: Sequence[U64]) -> None:
-        """Raise RowsAsleep if some row is cold."""
+        """Raise RowsAsleep if some row is cold; the hot ones stay so while cold ones are read."""
         if self.tiers is None:
             return
         found = [self.tiers.asleep(number, *each) for number, each in enumerate(zip(keys, places, strict=True))]
         if asleep := [each for each in found if each is not None]:
+            self._keep(places)
             raise RowsAsleep(asleep)
+
+    def _keep(self, places: Sequence[U64]) -> None:
+        """Let the hand pass hot rows once before it takes them: a batch that asked for them comes for them again."""
+        if self.tiers is not None:
+            for table, each in zip(self._tables, places, strict=True):
+                self.kernels.keep(table, each)
 
     def _weights(self, number: int, keys: U64, places: U64) -> F32:
         table = self._tables[number]
@@ -420,7 +428,9 @@ class Store:
     def look_for(self, keys: Sequence[U64]) -> None:
         """Raise RowsAsleep if rows of keys, by table, are cold: a batch that comes will need them."""
         wanted = self._keys(keys)
-        self._check_awake(wanted, self._places(wanted))
+        places = self._places(wanted)
+        self._keep(places)
+        self._check_awake(wanted, places)
 
     def spill_to(self, folder: Path | None, bytes_max: int, budget_bytes: int, *, warms: bool = False) -> None:
         """From now on keep the rows in so much memory, and those that find no room in a file in `folder`, or nowhere.

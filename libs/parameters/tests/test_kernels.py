@@ -28,7 +28,7 @@ from stretto_parameters.optimizers import (
     RMSprop,
     RowWiseAdagrad,
 )
-from stretto_parameters.parts import ABSENT, ASLEEP, HEAT_MAX, STAMPS, TableParts
+from stretto_parameters.parts import ABSENT, ASLEEP, HEAT_MAX, HEAT_SHIFT, NUMBER, STAMPS, TableParts
 from stretto_parameters.reference import Due, Reference, RowGradients, narrowed, pack, read_weights, unpacked, widened
 
 BUCKETS = 4
@@ -200,6 +200,16 @@ def test_odd_gradients_and_damaged_slots_give_the_same_bits_too(library: Library
     compare(library, Table(3, OPTIONS[name], weights=weights), 11, odd=True)  # type: ignore[arg-type]
 
 
+def keep_once(both: tuple[Run, Run], places: np.ndarray) -> None:
+    """Five rows of the second part are hot, and as hot as can be."""
+    hot = (places[:5] & np.uint64(2**32 - 1)).astype(int)
+    for run in both:
+        marks = run.parts.entries(1)["mark"]
+        marks[hot[:3]] &= NUMBER
+        run.kernels.keep(run.parts, np.append(places, ABSENT))
+        assert (marks[hot] >> HEAT_SHIFT).tolist() == [1, 1, 1, 3, 3], "once, if it had no heat"
+
+
 @pytest.mark.parametrize(
     ("dimension", "weights"), [(1, "float32"), (5, "bfloat16"), (16, "float32"), (1500, "float32")]
 )
@@ -243,13 +253,12 @@ def test_rows_become_cold_and_hot_with_the_bits_of_the_reference(
         assert len(chosen[0]) > 10
         words = [np.empty((len(chosen[0]), form.words), np.float32) for _ in both]
         marks = [np.empty(len(chosen[0]), np.uint32) for _ in both]
-        sealed = [np.zeros((3 + len(words[0])) * form.page_bytes, np.uint8) for _ in both]
+        sealed = [np.zeros(len(words[0]) * form.page_bytes, np.uint8) for _ in both]
         victims = both[0].parts.keys(1)[(chosen[0] & np.uint64(2**32 - 1)).astype(int)]
-        first = min(2, form.records_per_page - 1)
         for run, of_rows, records, of_marks in zip(both, words, sealed, marks, strict=True):
             run.kernels.heat(run.parts, chosen[0][:5])
             run.kernels.collect(run.parts, chosen[0], of_rows)
-            run.kernels.seal(form, victims, of_rows, first, records)
+            run.kernels.seal(form, victims, of_rows, records)
             numbers = np.arange(len(chosen[0]), dtype=np.uint64)
             run.kernels.release(run.parts, chosen[0], numbers)
             assert (numbers == ABSENT).tolist() == [at < 5 for at in range(len(numbers))], "a row with heat stays hot"
@@ -260,9 +269,11 @@ def test_rows_become_cold_and_hot_with_the_bits_of_the_reference(
         places = np.empty(len(victims), np.uint64)
         library.locate(both[0].parts, victims, places)
         assert (places >= ASLEEP).tolist() == [at >= 5 for at in range(len(places))]
+        keep_once(both, places)
+        agree()
         (tmp_path / "log").write_bytes(sealed[0].tobytes())
         with (tmp_path / "log").open("rb") as file:
-            offsets = form.record_offsets(first + np.arange(len(victims), dtype=np.int64))
+            offsets = form.record_offsets(np.arange(len(victims), dtype=np.int64))
             raw = [np.zeros(len(victims) * form.record_bytes, np.uint8) for _ in both]
             for run, to, of_rows in zip(both, raw, words, strict=True):
                 assert run.kernels.fetch(file.fileno(), offsets, form.record_bytes, to) == len(victims)

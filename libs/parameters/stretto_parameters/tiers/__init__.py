@@ -24,6 +24,7 @@ from ..parts import ABSENT, ASLEEP, COLD, NUMBER, WARM, TableParts, split
 from .eviction import Hand
 from .loading import Loading
 from .log import RowLog
+from .pages import ReadQueues
 
 Bools = NDArray[np.bool_]
 F32 = NDArray[np.float32]
@@ -93,7 +94,8 @@ class Tiers:
         self.folder = folder
         self.bytes_max = bytes_max
         self.logs: list[RowLog] = []
-        self.logs += (RowLog(folder, table.form, self._room_bytes, kernels) for table in tables)
+        self._queues = ReadQueues(kernels)
+        self.logs += (RowLog(folder, table.form, self._room_bytes, kernels, self._queues) for table in tables)
         self.hand = Hand(tables, self.logs, kernels, budget_bytes, folder is not None, epoch)
         self._kernels = kernels
         self.loading = Loading(tables, self.logs, self.hand, kernels)
@@ -110,6 +112,7 @@ class Tiers:
         """Give the room of the files back to the disk."""
         for log in self.logs:
             log.close()
+        self._queues.close()
 
     def spare_bytes(self) -> float:
         """Return the bytes of rows for which there is room, once hot rows are warm; with a disk none are too many."""

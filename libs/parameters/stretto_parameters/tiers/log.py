@@ -11,9 +11,6 @@ lock: `hold` keeps segments from being written anew while somebody reads records
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -24,6 +21,7 @@ from ..errors import LogDamaged, LogFull
 from ..kernels import Kernels
 from ..layout import RowFormat
 from ..parts import NUMBERS_MAX
+from .pages import PageFile, ReadQueues, aligned
 
 Bytes = NDArray[np.uint8]
 F32 = NDArray[np.float32]
@@ -34,17 +32,31 @@ _SEGMENT_BYTES = 2**18
 _SEGMENT_PAGES_MIN = 16
 _SPARSE = 0.5
 """A segment of which a smaller share is live is written anew (LFS: Rosenblum and Ousterhout, TOCS 1992)."""
-_WASTED = 0.8
+_WASTED = 0.6
+"""A log is tidied where a smaller share u of its records is live. Of the sparsest segment the share e is live then, u =
+(e - 1) / ln e (Menon, HPDC 1995), and a row that goes to the disk costs e / (1 - e) that are written anew: 0.5 at 0.6,
+and 1.7 at 0.8."""
 _READ_AT_ONCE = 4096
 
 
 class RowLog:
     """The records of a table's cold rows. room_bytes: returns by how much the file may still grow."""
 
-    def __init__(self, folder: Path | None, form: RowFormat, room_bytes: Callable[[], int], kernels: Kernels) -> None:
-        """The file is opened in `folder`, which must be there, with the first record: most servers never spill."""
+    def __init__(
+        self,
+        folder: Path | None,
+        form: RowFormat,
+        room_bytes: Callable[[], int],
+        kernels: Kernels,
+        queues: ReadQueues | None = None,
+    ) -> None:
+        """The file is opened in `folder`, which must be there, with the first record: most servers never spill.
+
+        queues: of reads, which logs may share.
+        """
         self._folder = folder
-        self._file = -1
+        self._queues = queues or ReadQueues(kernels)
+        self._file: PageFile | None = None
         self.form = form
         self._kernels = kernels
         self._pages = max(_SEGMENT_PAGES_MIN, _SEGMENT_BYTES // form.page_bytes)
@@ -63,17 +75,18 @@ class RowLog:
         """The era in which each hold began. Threads add and remove theirs at any time, in one step of a dictionary."""
         self.reads = 0
 
-    def _open(self) -> None:
+    @property
+    def file(self) -> PageFile:
+        """The file, which is opened when it is asked for first. Raises OSError."""
         assert self._folder is not None, "without a disk no row is cold"
-        self._file, name = tempfile.mkstemp(prefix="rows-", dir=self._folder)
-        os.unlink(name)
-        with contextlib.suppress(OSError, AttributeError):  # rows are read one by one: what lies beside is not wanted
-            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_RANDOM)
+        if self._file is None:
+            self._file = PageFile(self._folder, self.form.page_bytes, self._kernels, self._queues)
+        return self._file
 
     def close(self) -> None:
         """Give the file's room back to the disk."""
-        if self._file >= 0:
-            os.close(self._file)
+        if self._file is not None:
+            self._file.close()
 
     @property
     def segment_bytes(self) -> int:
@@ -89,11 +102,12 @@ class RowLog:
     def allot(self, count: int, *, last: bool = False) -> U64:
         """Return the numbers of the next records, live from now on: [count]. Raises OSError with none allotted.
 
-        last: the last segment may be taken, too. It is kept for rows of sparse segments, or a full log stayed full.
+        They begin with a page, which no other records share: pages are written whole. last: the last segment may be
+        taken, too. It is kept for rows of sparse segments, or a full log stayed full.
         """
-        if self._file < 0:
-            self._open()
+        file, per_page = self.file, self.form.records_per_page
         self._reclaim()
+        self._used = -(-self._used // per_page) * per_page
         wanted = -(-(count - (self._records - self._used)) // self._records) + (not last)
         new = min(self._room_bytes() // self.segment_bytes, NUMBERS_MAX // self._records - len(self._live))
         if wanted > len(self._free) + max(0, new):
@@ -105,7 +119,7 @@ class RowLog:
         done = 0
         while done < count:
             if self._used == self._records:
-                self._begin_segment()
+                self._begin_segment(file)
             taken = min(count - done, self._records - self._used)
             begin = self._tail * self._records + self._used
             numbers[done : done + taken] = np.arange(begin, begin + taken)
@@ -149,9 +163,9 @@ class RowLog:
         if self._live[segment]:
             self._left_alone.add(segment)
 
-    def _begin_segment(self) -> None:
+    def _begin_segment(self, file: PageFile) -> None:
         if not self._free:
-            os.ftruncate(self._file, self.file_bytes + self.segment_bytes)
+            file.resize(self.file_bytes + self.segment_bytes)
             self._free.append(len(self._live))
             self._live.append(0)
         before, self._tail, self._used = self._tail, self._free.pop(), 0
@@ -182,25 +196,13 @@ class RowLog:
 
     def write(self, numbers: U64, keys: U64, rows: F32) -> None:
         """Write records [n] of numbers in the order that they were allotted. Raises OSError."""
-        at = numbers.astype(np.int64)
+        at, per_page = numbers.astype(np.int64), self.form.records_per_page
         for begin, end in self._runs(at):
-            pages, first = self._pages_of(at[begin:end])
-            buffer = np.zeros(pages * self.form.page_bytes, np.uint8)
-            self._kernels.seal(self.form, keys[begin:end], rows[begin:end], first, buffer)
-            offset, last = self.form.record_offsets(at[[begin, end - 1]]).tolist()
-            skipped = first * self.form.record_bytes
-            # not a byte more: what follows may be written already
-            self._write_all(buffer.data[skipped : skipped + last + self.form.record_bytes - offset], offset)
-
-    def _write_all(self, data: memoryview, offset: int) -> None:
-        while data:
-            written = os.pwrite(self._file, data, offset)
-            data, offset = data[written:], offset + written
-
-    def _pages_of(self, at: I64) -> tuple[int, int]:
-        """Return (pages that successive records touch, number of the first one in its page)."""
-        per_page = self.form.records_per_page
-        return int(at[-1] // per_page - at[0] // per_page) + 1, int(at[0] % per_page)
+            assert at[begin] % per_page == 0, "records that were allotted together begin with a page"
+            pages = aligned(-(-(end - begin) // per_page) * self.form.page_bytes)
+            pages[:] = 0
+            self._kernels.seal(self.form, keys[begin:end], rows[begin:end], pages)
+            self.file.write(pages, int(at[begin]) // per_page * self.form.page_bytes)
 
     @staticmethod
     def _runs(at: I64) -> Iterator[tuple[int, int]]:
@@ -222,7 +224,7 @@ class RowLog:
     def _read(self, at: I64, keys: U64) -> F32:
         offsets = self.form.record_offsets(at)
         raw = np.empty(len(at) * self.form.record_bytes, np.uint8)
-        came = self._kernels.fetch(self._file, offsets, self.form.record_bytes, raw)
+        came = self.file.read(offsets, self.form.record_bytes, raw)
         if came < len(at):
             raise LogDamaged(f"the record at byte {offsets[came]} of the log of cold rows cannot be read")
         return self.rows_of(keys, raw)
@@ -232,9 +234,9 @@ class RowLog:
 
         Raises LogDamaged.
         """
-        raw = np.empty(self.segment_bytes, np.uint8)
         begin = segment * self.segment_bytes
-        if self._kernels.fetch(self._file, np.array([begin]), self.segment_bytes, raw) != 1:
+        raw = self.file.read_range(begin, self.segment_bytes)
+        if len(raw) < self.segment_bytes:
             raise LogDamaged(f"the segment at byte {begin} of the log of cold rows cannot be read")
         numbers = segment * self._records + np.arange(self._records)
         records = raw[(self.form.record_offsets(numbers) - begin)[:, None] + np.arange(self.form.record_bytes)]

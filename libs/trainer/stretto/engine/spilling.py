@@ -11,7 +11,6 @@ import functools
 import logging
 import os
 import secrets
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -26,6 +25,7 @@ from stretto_parameters.kernels import Kernels
 from stretto_parameters.layout import PAGE_BYTES
 from stretto_parameters.tiers import Asleep
 from stretto_parameters.tiers.eviction import Hand, Victims
+from stretto_parameters.tiers.pages import PageFile, ReadQueues, aligned
 from stretto_parameters.tiers.reuse import ReuseDistances
 
 from ..errors import ServerEmptied
@@ -332,17 +332,17 @@ class Eviction:
 def random_reads_per_s(folder: Path, kernels: Kernels) -> float:
     """Return the random reads of a page that the disk of a folder does in a second, many of them asked for at once.
 
-    It writes 32 MiB for that, and takes their pages out of the system's cache. Raises OSError.
+    32 MiB are written for that, and their pages taken out of the system's cache. Raises OSError.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryFile(dir=folder) as file:
-        for _ in range(_PROBE_PAGES // 256):
-            file.write(os.urandom(256 * PAGE_BYTES))
-        file.flush()
-        os.fdatasync(file.fileno())
-        with contextlib.suppress(AttributeError):
-            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    queues = ReadQueues(kernels)
+    with contextlib.closing(queues), contextlib.closing(PageFile(folder, PAGE_BYTES, kernels, queues)) as file:
+        pages = aligned(256 * PAGE_BYTES)
+        for offset in range(0, _PROBE_PAGES * PAGE_BYTES, len(pages)):
+            pages[:] = np.frombuffer(os.urandom(len(pages)), np.uint8)
+            file.write(pages, offset)
+        file.uncache()
         chosen = np.sort(np.random.default_rng(0).choice(_PROBE_PAGES, _PROBE_READS, replace=False))
         begun = time.perf_counter()
-        kernels.fetch(file.fileno(), chosen * PAGE_BYTES, PAGE_BYTES, np.empty(_PROBE_READS * PAGE_BYTES, np.uint8))
+        file.read(chosen * PAGE_BYTES, PAGE_BYTES, np.empty(_PROBE_READS * PAGE_BYTES, np.uint8))
         return _PROBE_READS / (time.perf_counter() - begun)

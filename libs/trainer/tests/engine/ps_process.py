@@ -41,8 +41,7 @@ def tiers(state, budget_bytes=None, uncached=False):
 def uncache(logs):
     while True:
         for log in logs:
-            os.fdatasync(log._file)
-            os.posix_fadvise(log._file, 0, 0, os.POSIX_FADV_DONTNEED)
+            log.file.uncache()
         time.sleep(0.1)
 
 

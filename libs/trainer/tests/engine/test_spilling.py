@@ -215,7 +215,7 @@ def test_a_row_that_the_disk_has_changed_is_never_served(spilling, training):
     train(servers, training, range(8))
     wait_for(lambda: cold_rows(servers) > 200)
     log = servers.control(0).unlocked.tiers.logs[0]
-    os.pwrite(log._file, bytes([0x55]) * log.file_bytes, 0)
+    os.pwrite(log.file.number, bytes([0x55]) * log.file_bytes, 0)
     with pytest.raises(LogDamaged, match="is damaged: a failing disk"):
         servers.checksum()
     worker = servers.worker()
