@@ -2,10 +2,11 @@
 
 Two workers and two parameter servers of each side train Wide & Deep on the same samples, in turns of one run. The rows
 are made beforehand, saved once, and restored by both sides. The tight servers may keep a quarter of the bytes that the
-roomy ones take, entries and indices included. Their records are dropped from the page cache all the time, so that a
-cold row costs a read of the disk. The disk's own rate is measured in the same run: random reads of a page, as many at
-once as a batch has. The bound is what it allows: min(1, its reads a second / (reads a step x steps a second with room
-for all)). The tight side trains with look-ahead, and without: its workers name the rows of the batches to come, or not.
+roomy ones take, entries and indices included. Their records pass the page cache, or are dropped from it all the time,
+so that a cold row costs a read of the disk. The disk's own rate is measured in the same run: random reads of a page, as
+many at once as a batch has. The bound is what it allows: min(1, its reads a second / (reads a step x steps a second
+with room for all)). The tight side trains with look-ahead, and without: its workers name the rows of the batches to
+come, or not.
 
 Before that the tight servers have more of the bytes. What the roomy ones tell then foretells reads and speed, which
 are compared with those that there are.

@@ -441,7 +441,9 @@ def _log_of(target: ChaosTarget, pod: str) -> tuple[psutil.Process, list[Path]]:
     for process in target.processes(pod):
         with contextlib.suppress(psutil.Error, OSError):
             opened = Path(f"/proc/{process.pid}/fd")
-            logs = [each for each in opened.iterdir() if "/cold-rows/rows-" in str(each.readlink())]
+            found = [each for each in opened.iterdir() if "/cold-rows/rows-" in str(each.readlink())]
+            # a file may be open twice, by the cache and past it, and a bit that is flipped twice is as it was
+            logs = list({each.stat().st_ino: each for each in found}.values())
             if any(each.stat().st_size for each in logs):
                 return process, logs
     raise NotNow(f"{pod} has no cold rows")
