@@ -623,3 +623,22 @@ def test_a_segment_whose_rows_nobody_finds_is_left_alone_until_it_begins_anew(tm
     rows.allot(4)
     assert not rows._left_alone
     rows.close()
+
+
+def test_a_full_log_is_tidied_while_less_of_it_is_wasted(tmp_path: Path) -> None:
+    form, room = RowFormat.of_table(SMALL.tables[0]), [2**20]
+    with patch.multiple(log, _SEGMENT_BYTES=4096, _SEGMENT_PAGES_MIN=1):
+        rows = log.RowLog(tmp_path, form, lambda: room[0], Reference())
+    each = form.records_per_page
+    numbers = rows.allot(10 * each).reshape(10, each)
+    rows.drop(numbers[0, : 6 * each // 10])
+    rows.drop(numbers[1:, : each // 4].reshape(-1))
+    assert rows.sparse() is None, "0.7 of it is live"
+    room[0] = 0
+    with pytest.raises(LogFull):
+        rows.allot(2 * each)
+    assert rows.sparse() == 0
+    room[0] = 2**20
+    rows.allot(1)
+    assert rows.sparse() is None
+    rows.close()

@@ -32,10 +32,10 @@ _SEGMENT_BYTES = 2**18
 _SEGMENT_PAGES_MIN = 16
 _SPARSE = 0.5
 """A segment of which a smaller share is live is written anew (LFS: Rosenblum and Ousterhout, TOCS 1992)."""
-_WASTED = 0.6
+_WASTED, _WASTED_IF_FULL = 0.6, 0.8
 """A log is tidied where a smaller share u of its records is live. Of the sparsest segment the share e is live then, u =
 (e - 1) / ln e (Menon, HPDC 1995), and a row that goes to the disk costs e / (1 - e) that are written anew: 0.5 at 0.6,
-and 1.7 at 0.8."""
+and 1.7 at 0.8. A full log has to pay it."""
 _READ_AT_ONCE = 4096
 
 
@@ -74,6 +74,7 @@ class RowLog:
         self._held: dict[object, int] = {}
         """The era in which each hold began. Threads add and remove theirs at any time, in one step of a dictionary."""
         self.reads = 0
+        self._is_full = False
 
     @property
     def file(self) -> PageFile:
@@ -110,7 +111,8 @@ class RowLog:
         self._used = -(-self._used // per_page) * per_page
         wanted = -(-(count - (self._records - self._used)) // self._records) + (not last)
         new = min(self._room_bytes() // self.segment_bytes, NUMBERS_MAX // self._records - len(self._live))
-        if wanted > len(self._free) + max(0, new):
+        self._is_full = wanted > len(self._free) + max(0, new)
+        if self._is_full:
             raise LogFull(
                 f"the log of cold rows has {self.file_bytes} bytes and no room for {count} rows more: give "
                 "`spill_limit` more, or the server more memory"
@@ -146,7 +148,8 @@ class RowLog:
     @property
     def is_wasteful(self) -> bool:
         """True if the file is larger than its live records are worth: only then some segment may be sparse."""
-        return self.live < _WASTED * len(self._live) * self._records
+        wasted = _WASTED_IF_FULL if self._is_full else _WASTED
+        return self.live < wasted * len(self._live) * self._records
 
     def sparse(self) -> int | None:
         """Return the segment with the fewest live records, if it is worth to be written anew."""
