@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 from shipped_planner import first_columns
-from stretto.engine import Spill, load_image, move, one_table
+from stretto.engine import Spill, load_image, migration, move, one_table
 from stretto.engine import spilling as of_server
 from stretto.engine.spilling import at_hand_bytes
 from stretto.errors import StrettoError
@@ -78,6 +78,27 @@ def test_a_spilled_server_trains_saves_moves_and_comes_back_with_the_bits_of_one
     assert cold_rows(restored) > 0, "all of it has no room in one server"
     train(restored, training, [12])
     assert restored.checksum() == roomy.checksum()
+
+
+def test_a_server_with_rows_on_the_disk_is_copied_before_it_is_frozen_however_late_it_answers(
+    spilling, training, monkeypatch
+):
+    servers, paced, copy_buckets = spilling(1).place(), [], migration._copy_buckets
+
+    def copy(*arguments, **named):
+        paced.append(bool(named))
+        return copy_buckets(*arguments, **named)
+
+    monkeypatch.setattr(migration, "_is_slow", lambda source: True)
+    monkeypatch.setattr(migration, "_AHEAD_BYTES", 0)
+    monkeypatch.setattr(migration, "_copy_buckets", copy)
+    train(servers, training, range(8))
+    wait_for(lambda: cold_rows(servers) > 0)
+    checksum, new = servers.checksum(), servers.add()
+    for _ in move(servers.processes[new], dict.fromkeys(range(0, LAYOUT.buckets, 4), 0), servers.addresses):
+        pass
+    assert paced[0], "while it trains"
+    assert servers.checksum() == checksum
 
 
 def counts(servers):
