@@ -24,7 +24,7 @@ from stretto_runtime.process.connections import Connections, bounded
 from stretto_runtime.process.faults import SettingsFault
 from stretto_runtime.process.health import Server
 from stretto_runtime.process.listeners import BACKLOG, at_path, at_port, handed
-from stretto_runtime.process.telemetry import Tracing
+from stretto_runtime.process.spans import Tracing
 from stretto_runtime.program import execute
 
 from .access.audit_log import AuditLog

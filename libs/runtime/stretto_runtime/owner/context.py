@@ -9,7 +9,8 @@ from stretto_bus.bus import Bus
 
 from stretto_runtime.inputs import Routes
 from stretto_runtime.owner.tenure.ownership import Ownership
-from stretto_runtime.process.telemetry import Metrics, Tracing
+from stretto_runtime.process.spans import Tracing
+from stretto_runtime.process.telemetry import Metrics
 from stretto_runtime.service import Service
 
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import structlog
-from opentelemetry.trace import Status, StatusCode
 from stretto_bus.faults import BusFault
 from stretto_bus.reading.ordered_consumer import Stored
 from stretto_bus.refusals import refusal
@@ -28,7 +27,7 @@ from stretto_runtime.owner.dead_letters import DAMAGED
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.reports import Ranges
 from stretto_runtime.process.faults import RuntimeFault
-from stretto_runtime.process.telemetry import decision_attributes, traceparent_of
+from stretto_runtime.process.spans import decision_attributes
 
 REPLIES_MAX = 8
 """Inboxes that one request is answered at."""
@@ -329,7 +328,7 @@ class Handling:
         if span is None:
             return parent
         span.end()
-        return traceparent_of(span.get_span_context())
+        return span.place.traceparent
 
     # replies ---------------------------------------------------------------------------------------------------
 
@@ -367,10 +366,10 @@ class Handling:
             seq=arrival.meta.seq,
             error=str(error),
         )
-        span = self._context.tracing.span(f"{self._service.name} fault", arrival.trace)
+        job = {"stretto.job": _job_of(arrival)}
+        span = self._context.tracing.span(f"{self._service.name} fault", arrival.trace, attributes=lambda: job)
         if span is not None:
-            span.set_attribute("stretto.job", _job_of(arrival))
-            span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"))
+            span.fail(f"{type(error).__name__}: {error}")
             span.end()
         if arrival.kind == "request":
             if self.on_broken is not None:

@@ -1,183 +1,20 @@
-"""Spans, metrics and logs of one process.
-
-A handled message is a span; its parent is the span that published the message (W3C ``traceparent`` header). A message
-that a dead owner may have handled before gets a sibling span with a count, under the same parent. Spans go to
-``OTEL_EXPORTER_OTLP_ENDPOINT`` if that is set, otherwise as JSON lines to ``<state folder>/spans/<service>.jsonl``.
-"""
+"""Metrics and logs of one process."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import logging
 import math
-import os
 import sys
 import time
-from collections.abc import Callable, Generator, Mapping
-from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 import structlog
-from opentelemetry import trace
-from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider
-from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from pydantic_core import to_json
 
-ATTRIBUTES = 48
 AGES_EVERY_S = 0.01
 KINDS = ("message", "request", "observation", "tick")
-
-
-def parse_traceparent(text: str) -> SpanContext | None:
-    """The context of a W3C ``traceparent``; None if there is none, it is malformed, or not sampled."""
-    parts = text.split("-")
-    if len(parts) != 4 or [len(part) for part in parts] != [2, 32, 16, 2]:
-        return None
-    try:
-        trace_id, span_id, flags = int(parts[1], 16), int(parts[2], 16), int(parts[3], 16)
-    except ValueError:
-        return None
-    context = SpanContext(trace_id, span_id, is_remote=True, trace_flags=TraceFlags(flags))
-    return context if context.is_valid and context.trace_flags.sampled else None
-
-
-def traceparent_of(context: SpanContext) -> str:
-    return f"00-{context.trace_id:032x}-{context.span_id:016x}-01"
-
-
-class Tracing:
-    """Makes the spans of one service, at most ``per_s`` a second; more are counted, not kept."""
-
-    def __init__(self, service: str, folder: Path, bound_bytes: int, per_s: float) -> None:
-        self._provider = TracerProvider(resource=Resource.create({"service.name": f"stretto-{service}"}))
-        self._provider.add_span_processor(_processor(service, folder, bound_bytes))
-        self._tracer = self._provider.get_tracer("stretto")
-        self._per_s = per_s
-        self._budget = per_s
-        self._filled_s = time.monotonic()
-        self.suppressed = 0
-
-    def span(
-        self,
-        name: str,
-        parent: str = "",
-        start_ns: int | None = None,
-        kind: SpanKind = SpanKind.CONSUMER,
-        attributes: Callable[[], Mapping[str, Any]] | None = None,
-    ) -> trace.Span | None:
-        """A started span, or None if too many were started in this second. ``attributes`` is called only if needed."""
-        if not self.afford():
-            return None
-        self._budget -= 1
-        above = parse_traceparent(parent)
-        context = trace.set_span_in_context(NonRecordingSpan(above)) if above else None
-        found = attributes() if attributes else None
-        return self._tracer.start_span(name, context, kind, found, start_time=start_ns)
-
-    def afford(self) -> bool:
-        """Return whether a span may be started now; if not, count it as suppressed."""
-        if self._budget < 1:
-            now = time.monotonic()
-            self._budget = min(self._per_s, self._budget + (now - self._filled_s) * self._per_s)
-            self._filled_s = now
-        if self._budget < 1:
-            self.suppressed += 1
-        return self._budget >= 1
-
-    @contextlib.contextmanager
-    def sending(self, name: str, parent: str = "", attributes: Mapping[str, Any] | None = None) -> Generator[str]:
-        """Run a span around a sending; yields the ``traceparent`` for its messages."""
-        span = self.span(name, parent, kind=SpanKind.PRODUCER, attributes=lambda: attributes or {})
-        if span is None:
-            yield parent if parse_traceparent(parent) else ""
-            return
-        try:
-            yield traceparent_of(span.get_span_context())
-        except BaseException as error:
-            span.set_status(Status(StatusCode.ERROR, str(error)))
-            raise
-        finally:
-            span.end()
-
-    def close(self) -> None:
-        self._provider.shutdown()
-
-
-def decision_attributes(fact: Any) -> dict[str, Any]:
-    """The figures and reasons in a fact, flattened one level: the grounds of a decision."""
-    flat: dict[str, Any] = {}
-    for name, value in _fields(fact):
-        inner = _fields(value)
-        for path, leaf in [(f"{name}.{below}", v) for below, v in inner] if inner else [(name, value)]:
-            if isinstance(leaf, (str, bool, int, float)):
-                flat[f"decision.{path}"] = leaf
-            elif isinstance(leaf, (tuple, list)) and leaf and all(isinstance(item, str) for item in leaf):
-                flat[f"decision.{path}"] = list(leaf)
-        if len(flat) >= ATTRIBUTES:
-            break
-    return flat
-
-
-def _fields(value: Any) -> list[tuple[str, Any]]:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return [(field.name, getattr(value, field.name)) for field in dataclasses.fields(value)]
-    if isinstance(value, Mapping):
-        return [(str(key), item) for key, item in value.items()]
-    return []
-
-
-def _processor(service: str, folder: Path, bound_bytes: int) -> SpanProcessor:
-    if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-
-        return BatchSpanProcessor(OTLPSpanExporter())
-    return LocalSpans(folder / "spans" / f"{service}.jsonl", bound_bytes)
-
-
-class LocalSpans(SpanProcessor):
-    """Ended spans as JSON lines in a file of bounded size; the previous half is kept as ``<file>.1``."""
-
-    def __init__(self, path: Path, bound_bytes: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._path = path
-        self._half_bytes = bound_bytes // 2
-        self._file = path.open("ab", buffering=0)
-        self._bytes = self._file.tell()
-
-    def on_start(self, span: Span, parent_context: Any = None) -> None:
-        pass
-
-    def on_end(self, span: ReadableSpan) -> None:
-        context = span.context
-        if context is None:
-            return
-        line = {
-            "trace_id": f"{context.trace_id:032x}",
-            "span_id": f"{context.span_id:016x}",
-            "parent_id": f"{span.parent.span_id:016x}" if span.parent else None,
-            "service": span.resource.attributes.get("service.name"),
-            "name": span.name,
-            "start_s": (span.start_time or 0) / 1e9,
-            "end_s": (span.end_time or 0) / 1e9,
-            "attributes": dict(span.attributes or {}),
-            "error": span.status.description if span.status.status_code is StatusCode.ERROR else None,
-        }
-        self._bytes += self._file.write(to_json(line) + b"\n")
-        if self._bytes > self._half_bytes:
-            self._file.close()
-            os.replace(self._path, self._path.with_suffix(".jsonl.1"))
-            self._file, self._bytes = self._path.open("ab", buffering=0), 0
-
-    def force_flush(self, timeout_millis: int = 30000) -> bool:
-        return True
-
-    def shutdown(self) -> None:
-        self._file.close()
 
 
 class Tally:
