@@ -13,6 +13,9 @@ from stretto_messages.pods import WorkerReported
 from stretto_messages.profiler import HotPsCleared
 from stretto_runtime import Input, Meta, run
 
+QUIET, LOUD_FROM = "quiet", 1000
+"""Beginning of the names of jobs about which nothing is published until they have counted so many."""
+
 
 class Reporting(Counting):
     """Publishes count and sum after each event and each report; a report counts its ``steps_total``."""
@@ -27,6 +30,8 @@ class Reporting(Counting):
         return super().to_event(message, meta)
 
     def to_message(self, key: str, fact: Any) -> Any:
+        if key.startswith(QUIET) and fact.total < LOUD_FROM:
+            return None
         return HotPsCleared(job=fact.job, pod="ps-0", update_time_s=fact.count, peers_update_time_s=fact.total)
 
 

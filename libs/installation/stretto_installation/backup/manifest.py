@@ -19,7 +19,7 @@ READ_BYTES = 1 << 20
 EFFECTS_FIRST = (STATE, DEAD_LETTERS, STREAM)
 """Order of saving: what refers to other streams comes before them; streams of inputs only come last"""
 UNSAVED_S = 60.0
-"""Inputs that are younger than this may be in no snapshot yet (``owner.session.snapshot_wait_s``: 30 s, and a stop)."""
+"""Inputs that are younger than this may be in no snapshot yet (``owner.state.saving``: 30 s, and a stop)."""
 
 
 class _Part(BaseModel):

@@ -144,6 +144,8 @@ class Handling:
         self.waiting: dict[tuple[str, str], Request] = {}
         """(key, request id) -> the request"""
         self.changed: set[str] = set()
+        self.news: set[str] = set()
+        """Keys about which something was published, answered or set aside since they were saved"""
         self.on_broken: Callable[[str], None] | None = None
         """Called with the job of each request that a machine broke on."""
         self.live = False
@@ -168,8 +170,8 @@ class Handling:
         self._published = frozenset()
         self._letters.go_live()
 
-    async def handle(self, stored: Stored) -> bool:
-        """Advance every machine that ``stored`` concerns; returns whether anything was published or answered.
+    async def handle(self, stored: Stored) -> None:
+        """Advance every machine that ``stored`` concerns.
 
         Raises:
             BusFault: an output could not be sent; the session ends.
@@ -178,18 +180,16 @@ class Handling:
             self._metrics.handling(stored.time_s)
         else:
             self._metrics.replayed.count += 1
-        news = False
         for arrival in self._context.routes.arrivals(stored, self._number):
             if arrival.kind == "tick":
                 for key in self.machines.ticking():
-                    news |= await self._one(arrival._replace(key=key, source=f"{stored.seq}.{key}"))
+                    await self._one(arrival._replace(key=key, source=f"{stored.seq}.{key}"))
             elif arrival.kind == REPORTS:
-                news |= await self._range(arrival)
+                await self._range(arrival)
             else:
-                news |= await self._one(arrival)
-        return news
+                await self._one(arrival)
 
-    async def _range(self, arrival: Arrival) -> bool:
+    async def _range(self, arrival: Arrival) -> None:
         """Handle the reports of a journalled range as inputs of its frame."""
         try:
             missing = self._reports.missing
@@ -197,52 +197,58 @@ class Handling:
             self._metrics.missing_reports.inc(self._reports.missing - missing)
         except ValueError as error:
             await self._letters.add(arrival, DAMAGED, str(error), {}, self.live)
-            return True
-        news = False
+            self.news.add(arrival.key)
+            return
         for report in reports:
             if self.live:
                 self._metrics.handling(report.meta.time_s)
-            news |= await self._one(report)
+            await self._one(report)
         self.reports_handled += len(reports)
-        return news
 
-    async def _one(self, arrival: Arrival) -> bool:
+    async def _one(self, arrival: Arrival) -> None:
         if self._outputs.full or time.monotonic() - self._turn_began_s > TURN_S:
             await self._let_others()
         key, meta, request = arrival.key, arrival.meta, arrival.kind == "request"
         if arrival.kind == "damaged":
             await self._letters.add(arrival, DAMAGED, arrival.fault, {}, self.live)
-            return True
+            self.news.add(key)
+            return
         if key in self.machines.lost:
             if request:
                 await self._reply(arrival, DAMAGED, damaged_reply(self._service.name, key))
-            return False
+            return
         if self.machines.contains(key, meta.seq):
-            return False
+            return
         if request and (known := self._known(arrival)) is not None:
             await self._reply(arrival, known[1], known[2].encode())
-            return False
+            return
         started_ns = time.time_ns()
         try:
             made = self._decide(arrival)
         except (WireError, CoreError, InvalidValue) as error:
             self.changed.add(key)  # the machine may be another object now: side effects must not keep the old one
+            self.news.add(key)
             await self._refused(arrival, error)
-            return True
+            return
         except Exception as error:
             self.changed.add(key)
+            self.news.add(key)
             await self._broken(arrival, error)
-            return True
-        if made is None:
-            return False
-        self.changed.add(key)
+            return
+        if made is not None:
+            await self._tell(arrival, made, started_ns)
+
+    async def _tell(self, arrival: Arrival, made: Made, started_ns: int) -> None:
+        """Publish the outputs of a handled arrival, and answer its request."""
+        self.changed.add(arrival.key)
         self._metrics.inputs[arrival.kind].count += 1
         trace = self._trace(arrival, made.outputs, started_ns)
         for output in made.outputs:
-            self._publish(output, meta.time_s, trace)
+            self._publish(output, arrival.meta.time_s, trace)
         if made.reply is not None:
             await self._answer(arrival, "", made.reply)
-        return bool(made.outputs or request)
+        if made.outputs or arrival.kind == "request":
+            self.news.add(arrival.key)
 
     async def _let_others(self) -> None:
         """Let others have their turn, and wait while too much is on its way."""

@@ -3,7 +3,7 @@
 This module knows nothing of the bus. An event that a machine refuses or breaks on must leave no half-changed state, and
 copying the state before every event would cost more than handling it. So each key keeps its last saved document and the
 events since. After an exception the machine is built again from those, without the bad event, unless the error promises
-an unchanged state. A snapshot bounds that list (``session.snapshot_wait_s``).
+an unchanged state. A snapshot bounds that list (``state.saving``).
 
 An ended machine rests: once it is saved, only its document stays in memory, compressed. A late input or a request
 builds it again. When the last input of an ended key is older than ``forgotten_after_s``, a later one finds no such key.
@@ -208,7 +208,7 @@ class Machines:
             self._keep(key, slot)
             slot.base = saved[key] = self._document(key, slot)
             slot.events = []
-        self.dirty.clear()
+        self.dirty.difference_update(saved)
         return saved
 
     def rest(self, keys: Iterable[str]) -> None:

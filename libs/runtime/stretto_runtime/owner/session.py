@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import structlog
 from stretto_bus.faults import BusFault
@@ -21,20 +21,10 @@ from stretto_runtime.owner.journal import Journal
 from stretto_runtime.owner.reports import Reports
 from stretto_runtime.owner.requests import Requests
 from stretto_runtime.owner.side_effects import SideEffects
+from stretto_runtime.owner.state.saving import LastSaves, Unsaved, next_save
 from stretto_runtime.owner.state.snapshots import Cursor, Snapshots
-from stretto_runtime.settings import Settings
 
-MIN_SNAPSHOT_S = 0.2
-QUIET = 30
-"""Inputs without outputs (ticks, most telemetry) are cheap to replay: their snapshot waits this many times longer."""
 FORGET_AGAIN_S = 30.0
-BYTES_AN_INPUT = 2048
-"""Saving this many bytes costs a third of handling one input: large documents wait for more inputs."""
-INPUTS_A_DOCUMENT = 4
-"""Inputs for each changed document that a snapshot takes to come before its time. Saving a small document costs as much
-as handling an input (profiler, 1,000 jobs), and a partition of thousands of jobs would save one with every input."""
-INPUTS_AWAITED_MOST = 5000
-"""Inputs after which a snapshot comes however many documents they changed: a takeover replays what is in none."""
 
 log = structlog.get_logger("stretto.session")
 
@@ -84,8 +74,7 @@ class Session:
         self._saved_seq = cursor.seq
         self._scan_from = cursor.out_seq
         self._unsaved = 0
-        self._news = False
-        self._saved_at_s = 0.0
+        self._saved = LastSaves(0.0, 0.0)
         self._now_s = 0.0
         """Stored time of the last message"""
         self._forget_next_s = 0.0
@@ -115,7 +104,7 @@ class Session:
         filters = [*self._context.routes.filters(self._number), self._fence.subject]
         consumer = await open_consumer(bus, STREAM, filters, self._seq + 1)
         consumer.on_arrival(self._wake)
-        self._saved_at_s = self._loop.time()
+        self._saved = LastSaves(self._loop.time(), self._loop.time())
         caught_up = self._seq >= self._fence.seq
         try:
             while True:
@@ -129,7 +118,7 @@ class Session:
                     if self.live and stored.subject == self._journal.subject:
                         self._journal.came_back()
                     handled = self._handling.reports_handled
-                    self._news |= await self._handling.handle(stored)
+                    await self._handling.handle(stored)
                     self._seq = stored.seq
                     self._unsaved += 1 + self._handling.reports_handled - handled
                 self._check()
@@ -229,22 +218,31 @@ class Session:
     async def _snapshot_if_due(self) -> None:
         if self._unsaved == 0:
             return
-        settings = self._service.settings
-        waiting = Unsaved(self._unsaved, len(self._machines.dirty), self._news)
-        wait_s = snapshot_wait_s(waiting, self._machines.saved_bytes, settings)
-        left_s = self._saved_at_s + wait_s - self._loop.time()
-        if left_s <= 0:
+        unsaved = Unsaved(self._unsaved, self._machines.dirty, self._handling.news)
+        now_s, settings = self._loop.time(), self._service.settings
+        due = next_save(self._saved, unsaved, settings)
+        if due.at_s > now_s:
+            self._plan("quiet" if due.is_quiet else "news", due.at_s - now_s, self._wake.set)
+        elif due.is_whole:
             await self._snapshot()
-        else:
-            self._plan("news" if wait_s <= settings.snapshot_s else "quiet", left_s, self._wake.set)
+        else:  # a successor reads all inputs since the last cursor, and skips those that these documents contain
+            await self._writer.drain()
+            await self._save(sorted(self._handling.news), None)
 
     async def _snapshot(self) -> None:
         await self._writer.drain()
         # until everything before our fence is replayed, our successor must scan our predecessors' outputs, as we did
         out_seq = self._writer.last_seq if self.live else self._scan_from
         cursor = Cursor(self._seq, out_seq, self._service.version, reports=self._reports.position)
+        await self._save(sorted(self._machines.dirty), cursor)
+        self._saved_seq = self._seq
+        self._unsaved = 0
+        self._saved = LastSaves(self._saved.news_s, self._saved.news_s, self._machines.saved_bytes)
+
+    async def _save(self, keys: list[str], cursor: Cursor | None) -> None:
+        """Save these keys, whose outputs are stored."""
         known = set(self._machines.no_way_back)
-        documents = self._machines.documents(sorted(self._machines.dirty))
+        documents = self._machines.documents(keys)
         for key in sorted(self._machines.no_way_back.keys() - known):
             log.warning("no way back to the former version", job=key, reason=self._machines.no_way_back[key])
         too_large = await self._snapshots.save(documents, cursor)
@@ -253,10 +251,8 @@ class Session:
             self._machines.give_up(too_large)
             await self._side_effects.release(too_large)
         self._machines.rest(documents)
-        self._saved_seq = self._seq
-        self._unsaved = 0
-        self._news = False
-        self._saved_at_s = self._loop.time()
+        self._handling.news.clear()
+        self._saved = self._saved._replace(news_s=self._loop.time())
         self._context.metrics.snapshots.inc()
 
     async def _forget_if_due(self) -> None:
@@ -303,24 +299,3 @@ class Session:
             await self._reports.close()
             await consumer.close()
             self._service.partition_changed()
-
-
-class Unsaved(NamedTuple):
-    """Numbers of the inputs since the last snapshot, and of the documents that they changed.
-
-    ``news``: something was published.
-    """
-
-    inputs: int
-    documents: int
-    news: bool
-
-
-def snapshot_wait_s(unsaved: Unsaved, saved_bytes: int, settings: Settings) -> float:
-    """Seconds from the last snapshot, of ``saved_bytes``, to the next one."""
-    if unsaved.inputs * BYTES_AN_INPUT < saved_bytes:
-        return settings.snapshot_s * QUIET
-    worth_it = min(INPUTS_A_DOCUMENT * unsaved.documents, INPUTS_AWAITED_MOST)
-    if unsaved.inputs >= max(settings.snapshot_inputs, worth_it):
-        return min(MIN_SNAPSHOT_S, settings.snapshot_s)
-    return settings.snapshot_s * (1 if unsaved.news else QUIET)

@@ -16,7 +16,7 @@ from runtime_counting import Add, Counter, CountState
 from stretto_core.machine import CoreError
 from stretto_runtime import RuntimeFault, Settings
 from stretto_runtime.owner.machines import LANES, Machines, lane_of
-from stretto_runtime.owner.session import Unsaved, snapshot_wait_s
+from stretto_runtime.owner.state.saving import LastSaves, NextSave, Unsaved, next_save, wait_s
 from stretto_runtime.owner.state.snapshots import Document
 
 
@@ -94,21 +94,46 @@ def test_a_machine_of_a_large_state_is_rebuilt_from_what_was_saved() -> None:
     assert (base.state, len(base.packed) < len(base.state) / 2) == (large.state, True)
 
 
+def unsaved(inputs: int, documents: int, news: int) -> Unsaved:
+    keys = [f"job-{number}" for number in range(documents)]
+    return Unsaved(inputs, {*keys}, {*keys[:news]})
+
+
 @pytest.mark.parametrize(
-    ("unsaved", "saved_bytes", "wait_s"),
+    ("inputs", "saved_bytes", "after_s"),
     [
-        (Unsaved(1, 1, news=True), 500, 1.0),
-        (Unsaved(1, 1, news=False), 500, 30.0),
-        (Unsaved(200, 50, news=True), 500, 0.2),
-        (Unsaved(200, 51, news=True), 500, 1.0),  # saving so many takes as long as handling a quarter of the inputs
-        (Unsaved(4999, 10_000, news=True), 500, 1.0),
-        (Unsaved(5000, 10_000, news=True), 500, 0.2),  # a takeover would replay more
-        (Unsaved(200, 1, news=True), 4_000_000, 30.0),  # replaying these costs less than saving that
-        (Unsaved(2000, 1, news=True), 4_000_000, 0.2),
+        (unsaved(1, 1, 1), 500, 1.0),
+        (unsaved(1, 1, 0), 500, 30.0),
+        (unsaved(200, 50, 1), 500, 0.2),
+        (unsaved(200, 51, 1), 500, 1.0),  # saving so many takes as long as handling a quarter of the inputs
+        (unsaved(4999, 10_000, 1), 500, 1.0),
+        (unsaved(5000, 10_000, 1), 500, 0.2),  # a takeover would replay more
+        (unsaved(200, 1, 1), 4_000_000, 30.0),  # replaying these costs less than saving that
+        (unsaved(2000, 1, 1), 4_000_000, 0.2),
     ],
 )
-def test_documents_wait_for_inputs_that_are_worth_it(unsaved: Unsaved, saved_bytes: int, wait_s: float) -> None:
-    assert snapshot_wait_s(unsaved, saved_bytes, Settings()) == wait_s
+def test_documents_wait_for_inputs_that_are_worth_it(inputs: Unsaved, saved_bytes: int, after_s: float) -> None:
+    assert wait_s(inputs, saved_bytes, Settings()) == after_s
+
+
+@pytest.mark.parametrize(
+    ("inputs", "saved_bytes", "at_s", "is_whole"),
+    [
+        (unsaved(9, 3, 1), 500, 106.0, False),
+        (unsaved(9, 4, 2), 500, 106.0, False),
+        (unsaved(9, 3, 2), 500, 101.0, True),  # not many more cost anything
+        (unsaved(9, 3, 0), 500, 130.0, True),
+        (unsaved(200, 3, 1), 500, 100.2, True),
+        (unsaved(9, 20, 1), 20 * 18_000, 106.0, False),  # one document of twenty has as many bytes as inputs are worth
+        (unsaved(9, 20, 1), 20 * 19_000, 130.0, True),
+        (Unsaved(9, {"a", "b", "c", "d"}, {"a", "x"}), 500, 101.0, True),  # what was set aside of x is in no document
+    ],
+)
+def test_what_publishes_is_saved_alone_beside_many_that_do_not(
+    inputs: Unsaved, saved_bytes: int, at_s: float, is_whole: bool
+) -> None:
+    due = next_save(LastSaves(100.0, 105.0, saved_bytes), inputs, Settings())
+    assert due == NextSave(at_s, is_whole, is_quiet=at_s == 130.0)
 
 
 class Unchanged(CoreError):

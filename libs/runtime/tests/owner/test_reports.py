@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime_counting import add, submission
 from runtime_live import SHORT_LEASE_S, Replicas, Running, eventually, published, reconfigured
-from runtime_reporting import Reporting
+from runtime_reporting import LOUD_FROM, QUIET, Reporting
 from stretto_bus import BusFault, Client
 from stretto_bus.reading.ordered_consumer import Stored, read
 from stretto_installation.server import EmbeddedServer
@@ -36,6 +36,7 @@ from stretto_runtime.owner.reports import (
     Reports,
     thinned,
 )
+from stretto_runtime.owner.state.recovery import cursor_of, document_of
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.codec import encode
@@ -152,6 +153,29 @@ async def test_every_report_is_handled_once_in_order_however_often_its_owner_is_
     again = await replay(BusStreams(client.bus), Reporting(Reporting.settings_type()), JOB)
     assert again.reproduced
     assert again.count("same") == len(found)
+
+
+async def test_jobs_that_publish_are_saved_without_the_quiet_ones_and_a_successor_of_a_killed_owner_goes_on_exactly(
+    client: Client, reporters: Replicas
+) -> None:
+    """The document of a job that publishes is newer than the cursor; a quiet one has none, and is replayed."""
+    partition, streams = partition_of(JOB), BusStreams(client.bus)
+    quiet = [name for n in range(999) if partition_of(name := f"{QUIET}-{n}") == partition][:9]
+    reporters.start(script="runtime_reporting.py", snapshot_s="1", lease_s="1")
+    await send(client, *[report(job, 3) for job in quiet], report(JOB, 1))
+    async with asyncio.timeout(60):
+        while (saved := await document_of(streams, "profiler", partition, JOB)) is None:
+            await asyncio.sleep(0.05)
+    assert (await cursor_of(streams, "profiler", partition)).seq < saved.seq
+    assert await document_of(streams, "profiler", partition, quiet[0]) is None
+    reporters.processes[-1].kill()
+    await send(client, *[report(job, LOUD_FROM) for job in quiet], report(JOB, 1))
+    reporters.start(script="runtime_reporting.py", snapshot_s="1", lease_s=str(SHORT_LEASE_S))
+    async with asyncio.timeout(60):
+        while not all([len(await sums(client, job)) for job in quiet]) or len(await sums(client, JOB)) < 2:
+            await asyncio.sleep(0.05)
+    assert [await sums(client, job) for job in quiet] == [[(2, 3 + LOUD_FROM)]] * len(quiet)
+    assert await sums(client, JOB) == [(1, 1), (2, 2)]
 
 
 async def test_a_pod_that_floods_replaces_its_own_reports_and_grows_nothing_else(

@@ -18,10 +18,10 @@ Bytes are as many as with a former content in every part; messages are more wher
 
 When every input of an ended key has aged out of the stream, both sides are removed (``forget``).
 
-Every body carries a checksum (``seals``): 1.4 microseconds for 4 kB. A document may be newer than the cursor (death
-between the two writes); a replay then skips, for that key, the inputs that it contains. The cursor, too, is written to
-the sides in turn: the older one is always safe to begin from. Every write expects the owner entry to be of our epoch,
-so a former owner cannot overwrite its successor's.
+Every body carries a checksum (``seals``): 1.4 microseconds for 4 kB. A document may be newer than the cursor (``save``
+without one, or death between the two writes); a replay then skips, for that key, the inputs that it contains. The
+cursor, too, is written to the sides in turn: the older one is always safe to begin from. Every write expects the owner
+entry to be of our epoch, so a former owner cannot overwrite its successor's.
 
 A document that is larger than the server takes costs its own key alone: a short text replaces both of its sides, which
 every reader takes for damage. The machine of all jobs is never given up like that: its session ends with the reason.
@@ -324,8 +324,8 @@ class Snapshots:
         subject = f"{STATE_PREFIX}mark.{self._base}"
         await self._bus.store(subject, Mark(cursor.seq, attempt, clean).encode(subject), self._fence.headers())
 
-    async def save(self, dirty: dict[str, Document], cursor: Cursor) -> frozenset[str]:
-        """Write the documents, then the cursor. All outputs up to ``cursor`` must be stored before.
+    async def save(self, dirty: dict[str, Document], cursor: Cursor | None) -> frozenset[str]:
+        """Write the documents, then the cursor, if there is one. All outputs up to here must be stored before.
 
         Return the keys whose documents are larger than the server takes: they are lost.
 
@@ -350,16 +350,19 @@ class Snapshots:
             parts += of_parts
             documents += of_document
         side = SIDES[1 - SIDES.index(self._cursor_side)]
-        subject = f"{STATE_PREFIX}cursor.{self._base}.{side}"
-        last = OutgoingMessage(subject, replace(cursor, fence=self._fence_seq).encode(subject))
+        last: list[OutgoingMessage] = []
+        if cursor is not None:
+            subject = f"{STATE_PREFIX}cursor.{self._base}.{side}"
+            last.append(OutgoingMessage(subject, replace(cursor, fence=self._fence_seq).encode(subject)))
         if self._bus.batch_from == PIPELINED:
-            groups, threshold = [parts, documents, [last]], len(parts) + len(documents) + 2
+            groups, threshold = [parts, documents, last], len(parts) + len(documents) + 2
         else:
-            groups, threshold = chunks([*parts, *documents, last]), self._bus.batch_from
+            groups, threshold = chunks([*parts, *documents, *last]), self._bus.batch_from
         for group in groups:
             if group:
                 await store_together(self._bus, self._fence, group, threshold)
-        self._cursor_side = side
+        if cursor is not None:
+            self._cursor_side = side
         for key in dirty.keys() - too_large:
             dirty[key].saved()
         return frozenset(too_large)
