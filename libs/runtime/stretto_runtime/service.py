@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from importlib import import_module
+from threading import Thread
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from stretto_core.machine import Tick
@@ -78,6 +80,9 @@ class Service(Generic[SettingsT, StateT, MachineT]):
     state_types: ClassVar[dict[str, type]] = {}
     forgotten_after_s: ClassVar[float] = EVENTS_KEPT_S + 24 * 3600
     """An ended key without an input for so long is as unknown. It exceeds the age of all inputs in the stream."""
+    late_imports: ClassVar[tuple[str, ...]] = ()
+    """Modules that decisions import late, since they take longer than the rest of a start. A thread imports them once
+    the first input has come: a decision that waits for them keeps all jobs waiting."""
     warning: str = ""
     """An operator reads this at /readyz: how the service runs."""
 
@@ -101,6 +106,7 @@ class Service(Generic[SettingsT, StateT, MachineT]):
     def __init__(self, settings: SettingsT) -> None:
         self.settings = settings
         self._host: Host | None = None
+        self._importing: Thread | None = None
 
     # hooks of a service ------------------------------------------------------------------------------------
 
@@ -194,6 +200,12 @@ class Service(Generic[SettingsT, StateT, MachineT]):
     def has_side_effects(self) -> bool:
         """True if it defines ``reconcile`` or ``released``."""
         return type(self).reconcile is not Service.reconcile or type(self).released is not Service.released
+
+    def import_late(self) -> None:
+        """Begin, once, to import ``late_imports``."""
+        if self.late_imports and self._importing is None:
+            self._importing = Thread(target=lambda: [*map(import_module, self.late_imports)], daemon=True)
+            self._importing.start()
 
     def partition_changed(self) -> None:
         """A partition went live or ended."""

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import json
 import random
+import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -209,6 +210,22 @@ async def test_no_requests_of_a_job_make_a_frame_that_the_stream_refuses(
         after = takeovers(runner)
     assert honest.wait_s == 2.0
     assert after == before != []
+
+
+class Late(Counting):
+    """Decides with a module that takes long to import."""
+
+    late_imports = ("colorsys",)
+
+
+async def test_what_decisions_import_late_is_imported_once_the_first_input_has_come(
+    client: Client, running: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    async with running(Late):
+        assert "colorsys" not in sys.modules
+        await begun(client, "job-a")
+        await eventually(lambda: "colorsys" in sys.modules)
 
 
 class Breaking(Counting):

@@ -20,6 +20,7 @@ class Fitter(Service[FitterSettings, FitState, FitMachine]):
     version = FitMachine.version
     settings_type = FitterSettings
     state_types: ClassVar[dict[str, type]] = {"job": FitState}
+    late_imports = ("scipy.optimize", "scipy.special")
 
     def __init__(self, settings: FitterSettings) -> None:
         super().__init__(settings)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from stretto_core.machine import Emit
@@ -114,3 +118,20 @@ def test_the_algorithm_is_chosen_by_name() -> None:
     assert abs(said["robust"] - 0.17) < abs(said["least-squares"] - 0.17) / 2
     with pytest.raises(SettingsFault, match=r"STRETTO_FITTER_ALGORITHM='magic'.*installed for fit are robust"):
         Fitter(FitterSettings(algorithm="magic"))
+
+
+def test_a_decision_imports_nothing_that_was_not_imported_with_the_first_input() -> None:
+    """Each later import would keep all jobs waiting for it."""
+    script = (
+        "import sys, test_fitter as tests\n"
+        "for name in tests.Fitter.late_imports: __import__(name)\n"
+        "before = {*sys.modules}\n"
+        "model = tests.FittedModel.of(tests.fitted(tests.profile(0.05))[-1])\n"
+        "model.quantile()\n"
+        "print(*sorted(name for name in sys.modules.keys() - before if name.startswith('scipy')))\n"
+    )
+    folder = Path(__file__).parent
+    environment = {**os.environ, "PYTHONPATH": str(folder.parents[2])}
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -30,6 +30,7 @@ class Planner(Service[PlannerSettings, PlanState | HistoryState, PlanMachine | H
     version = PlanMachine.version + HistoryMachine.version - 1  # both began at 1; it grows with either
     settings_type = PlannerSettings
     state_types: ClassVar[dict[str, type]] = {"job": PlanState, "cluster": HistoryState}
+    late_imports = ("scipy.special",)
 
     def __init__(self, settings: PlannerSettings) -> None:
         super().__init__(settings)

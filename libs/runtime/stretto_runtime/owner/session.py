@@ -167,6 +167,7 @@ class Session:
         self._service.partition_changed()
 
     def _after(self) -> None:
+        self._service.import_late()
         self._side_effects.changed(self._handling.changed)
         self._handling.changed.clear()
         self._plan_tick()
