@@ -360,11 +360,11 @@ def test_progress_at_most_every_two_seconds_with_its_rate() -> None:
 
 
 def test_of_many_ledgers_each_tells_less_often() -> None:
-    """All 640 of a partition tell 32 times a second: each tells every 20 s."""
+    """All 200 of a partition tell 10 times a second: each tells every 20 s."""
     harness, shard = LedgerHarness(DataSpec(100_000, 10, 1)), None
     for _ in range(101):
         shard = harness.lease("worker-0", shard)
-        harness.tell(Tick(machines=640))
+        harness.tell(Tick(machines=200))
         harness.now += 1.0
     assert len(harness.said(JobProgressed)) == 5
     harness.tell(Tick(machines=1))
