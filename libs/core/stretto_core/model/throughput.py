@@ -479,7 +479,10 @@ def throughput(step_time_s: Array, x: Inputs) -> Array:
 
 def design_of(terms: Sequence[Term], x: Inputs) -> Array:
     """One row per configuration, one column per term."""
-    return np.stack([np.broadcast_to(term.of(x), x.workers.shape) for term in terms], axis=1)
+    design = np.empty((*x.workers.shape, len(terms)))
+    for index, term in enumerate(terms):
+        design[:, index] = term.of(x)
+    return design
 
 
 def predicted_at_least(
