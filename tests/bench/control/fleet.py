@@ -150,6 +150,13 @@ class Replica:
 
     async def handled(self) -> int:
         """Return the messages handled since the start; 0 before it answers."""
+        return await self._metric(f'stretto_inputs_total{{kind="message",service="{self._service}"}}')
+
+    async def backlog(self) -> int:
+        """Return the messages that are stored and not handled yet; 0 before it answers."""
+        return await self._metric(f'stretto_input_backlog{{service="{self._service}"}}')
+
+    async def _metric(self, name: str) -> int:
         try:
             address = json.loads(self._run.read_text())
             if address["pid"] != self.pid:
@@ -158,7 +165,6 @@ class Replica:
             text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=10).read().decode())
         except (OSError, ValueError):
             return 0
-        name = f'stretto_inputs_total{{kind="message",service="{self._service}"}}'
         return int(float(next((line.split()[-1] for line in text.splitlines() if line.startswith(name)), "0")))
 
     async def until(self, count: int) -> None:
