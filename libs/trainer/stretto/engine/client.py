@@ -31,6 +31,8 @@ from .transfer import EXACT, Debt, Transfer, Wire
 _BACKOFF_SHARE = 0.2
 """Pause before a push is repeated, as a share of the time since its first rejection."""
 _BACKOFF_MOST_S = 0.5
+_Given = tuple[Sequence[F32], F32, Sequence[F32 | None], F32 | None, F32 | None]
+"""Gradients of rows and of the dense parameters, the squares of both, and the change of the state."""
 FINISHED = 2**62  # the progress of a shard whose records were deleted
 
 
@@ -219,7 +221,7 @@ class Parameters:
         head = np.array([shard, attempt, start, stop, self.worker], np.int64)
         given = (row_gradients, dense_gradient, row_squares, dense_squares, state_delta)
         group = self._group if self.in_group and dense_squares is None else None
-        gradients, arrived = self._rounded(pays or group is not None, (shard, start), *given)
+        gradients, arrived = self._rounded(pays or group is not None, (shard, start), given)
         pending = ~_given(group, layout, Claim(shard, attempt, start, stop), gradients, generation)
         retries, applied, update_seconds = 0, 0, 0.0
         backoff = _Backoff()
@@ -261,18 +263,9 @@ class Parameters:
         """Return whether the next dense gradient is averaged with those of others."""
         return self._group is not None and not self._group.is_alone
 
-    def _rounded(
-        self,
-        pays: bool,
-        seed: tuple[int, int],
-        rows: Sequence[F32],
-        dense: F32,
-        row_squares: Sequence[F32 | None],
-        dense_squares: F32 | None,
-        state_delta: F32 | None,
-    ) -> tuple[Gradients, Callable[[], None]]:
+    def _rounded(self, pays: bool, seed: tuple[int, int], given: _Given) -> tuple[Gradients, Callable[[], None]]:
         """Return gradients as they travel, with what is owed; and the function to call once servers have them."""
-        layout = self.layout
+        layout, (rows, dense, row_squares, dense_squares, state_delta) = self.layout, given
         route = self._routes.current()
         books = route.generation, route.lineage
         transfers = replace(self._pushed, slices=Transfer.FLOAT32) if pays else self._pushed

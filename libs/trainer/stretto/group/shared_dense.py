@@ -18,7 +18,7 @@ from ..engine.routing import Route, Routes
 from ..engine.transfer import EXACT
 from ..errors import LayoutError, OwnershipUnknown, ServerLost
 from .gathering import Mean, Outcome
-from .group import Group
+from .membership import Membership
 
 log = logging.getLogger("stretto.group")
 
@@ -47,7 +47,7 @@ class SharedDense:
         self._given: Claim | None = None
         """The batch that the group was given last: it is given once, and repeated to servers alone."""
         self._exchanged = 0
-        self._group = Group(worker, layout, access, address, self._push, clock=clock, patience_s=patience_s)
+        self._group = Membership(worker, layout, access, address, self._push, clock=clock, patience_s=patience_s)
         self.address = self._group.address
 
     def attach(self, routes: Routes, puller: Puller) -> None:

@@ -1,4 +1,4 @@
-"""A member of a group of workers: it exchanges its dense gradient for the dense parameters after the group's step.
+"""A member of a group of workers: the member exchanges its dense gradient for the dense parameters after the group's step.
 
 The dense slices are cut into as many parts as there are members, and each member keeps one (a reduce-scatter). Whoever
 keeps a part adds up what all send of it, pushes the mean to the servers under the claims of all batches, and answers
@@ -33,7 +33,7 @@ log = logging.getLogger("stretto.group")
 _HEAD_BYTES_MAX = 2**16
 
 
-class Kind(IntEnum):
+class GroupMessage(IntEnum):
     """The kinds of messages between members."""
 
     CONTRIBUTE = 1
@@ -49,7 +49,7 @@ class Exchanged(NamedTuple):
     applied: Bools
 
 
-class Group:
+class Membership:
     """One worker's membership. ``exchange`` is for one thread at a time; everything else is thread-safe.
 
     ``address``: where the other members reach it. ``push`` applies a mean gradient at the servers, as
@@ -150,14 +150,14 @@ class Group:
             with self._lock:
                 self._links[member] = link
         try:
-            link.send(Kind.CONTRIBUTE, _contribution_parts(self.member, members, given))
+            link.send(GroupMessage.CONTRIBUTE, _contribution_parts(self.member, members, given))
             message = link.receive()
         except PlaneError:
             with self._lock, suppress(KeyError):
                 del self._links[member]
             link.close()
             raise
-        if message.kind != Kind.ANSWER:
+        if message.kind != GroupMessage.ANSWER:
             raise ContributionRefused(bytes(message.parts[0]).decode(errors="replace"))
         applied = array_of("applied", message.parts[0], np.uint8).view(np.bool_)
         values = array_of("values", message.parts[1], np.float32).reshape(-1, self._layout.slice_length)
@@ -170,7 +170,7 @@ class Group:
     def _handle(self, message: Message, peer: Peer) -> tuple[int, list[Any]]:
         """Answer a contribution. Whatever does not fit is refused, and changes nothing."""
         try:
-            if message.kind != Kind.CONTRIBUTE:
+            if message.kind != GroupMessage.CONTRIBUTE:
                 raise InputRefused(f"a message of kind {message.kind}: of another version of Stretto?")
             member, members, given = _read_contribution(self.member, self._layout, message.parts)
             if members != [*self._members]:
@@ -178,8 +178,8 @@ class Group:
             found = self._gathering.contribute(member, given)
         except (InputRefused, ContributionRefused) as error:
             log.info("refused a contribution of %s: %s", peer, error)
-            return Kind.REFUSED, [str(error).encode()]
-        return Kind.ANSWER, [found.applied.view(np.uint8), np.ascontiguousarray(found.values)]
+            return GroupMessage.REFUSED, [str(error).encode()]
+        return GroupMessage.ANSWER, [found.applied.view(np.uint8), np.ascontiguousarray(found.values)]
 
 
 def _parts(slices: int, members: list[int]) -> dict[int, I64]:
