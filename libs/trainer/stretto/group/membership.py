@@ -1,4 +1,4 @@
-"""A member of a group of workers: the member exchanges its dense gradient for the dense parameters after the group's step.
+"""A member of a group of workers exchanges its dense gradient for the dense parameters after the group's step.
 
 The dense slices are cut into as many parts as there are members, and each member keeps one (a reduce-scatter). Whoever
 keeps a part adds up what all send of it, pushes the mean to the servers under the claims of all batches, and answers
