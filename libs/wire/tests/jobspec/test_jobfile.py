@@ -242,7 +242,11 @@ def test_a_field_that_there_is_not_is_told_with_the_word_that_it_has(
 
 def test_rows_that_would_not_outlive_a_batch_are_refused() -> None:
     for rows, field, remedy in (
-        ("{expire_samples: 100}", "rows", "expire_samples of at least dataset.batch_size, 512"),
+        (
+            "{expire_samples: 100}",
+            "rows",
+            "expire_samples of at least 512, dataset.batch_size times model.wire.push_every",
+        ),
         ("{admit: 0}", "rows.admit", "1"),
         ("{admit: 101}", "rows.admit", "100"),
         ("{warm: bfloat16}", "rows.warm", "bf16"),
@@ -254,6 +258,20 @@ def test_rows_that_would_not_outlive_a_batch_are_refused() -> None:
     assert read_job(f"{GOOD}rows: {{warm: bf16}}\n").rows.warm == "bf16"
     rows = read_job(GOOD).rows
     assert (rows.admit, rows.expire_samples, rows.warm) == (1, 0, "none")
+
+
+def test_a_push_of_more_batches_than_a_shard_or_a_row_outlives_is_refused() -> None:
+    merging = GOOD.replace("'m:M'", "'m:M', wire: {push_every: 8}")
+    for text, field, remedy in (
+        (merging.replace("5}", "5, batches_per_shard: 7}"), "dataset", "of at least model.wire.push_every, 8"),
+        (f"{merging}rows: {{expire_samples: 4095}}\n", "rows", "expire_samples of at least 4096"),
+        (merging.replace("8}", "1001}"), "model.wire.push_every", "1000"),
+    ):
+        [found] = refused(text).findings
+        assert found.field == field
+        assert remedy in found.remedy
+    kept = read_job(f"{merging.replace('5}', '5, batches_per_shard: 8}')}rows: {{expire_samples: 4096}}\n")
+    assert (kept.model.wire.push_every, kept.dataset.batches_per_shard, kept.rows.expire_samples) == (8, 8, 4096)
 
 
 def test_other_words_are_what_they_are_in_the_newer_version() -> None:
