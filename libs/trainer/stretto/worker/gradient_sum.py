@@ -1,8 +1,9 @@
 """The gradients of several batches of a worker, added up for one push. Pure.
 
 With the gradients g_1 … g_n of n batches, a push brings g_1 + … + g_n, as in Downpour SGD (Dean et al., Large Scale
-Distributed Deep Networks, 2012: n_push). Plain SGD moves as far as in n steps; a rule that scales gradients makes one
-step. Each gradient is of the parameters that its batch pulled, and within the limits of its batch.
+Distributed Deep Networks, 2012: n_push); beside it, for rules that take squares, g_1² + … + g_n². So plain SGD moves
+as far as in n steps, and Adagrad's accumulators grow as in n steps. Each gradient is of the parameters that its batch
+pulled, and within the limits of its batch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import starmap
 import numpy as np
 from stretto_parameters.keys import union
 
-from ..engine.layout import F32, KeyBatch, TableKeys
+from ..engine.layout import F32, KeyBatch, Layout, TableKeys
 from ..model.program import Gradients
 
 _NONE: F32 = np.zeros(0, np.float32)
@@ -26,7 +27,8 @@ class GradientSum:
     A program gives squares beside the gradients of a table, or of the dense parameters, with each batch or with none.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
         self._keys: list[KeyBatch] = []
         self._found: list[Gradients] = []
         """Gradients of rows by batch; the sum of all others is in the last entry."""
@@ -37,7 +39,9 @@ class GradientSum:
     def add(self, keys: KeyBatch, gradients: Gradients) -> None:
         """Add the gradients of a batch."""
         if self._found:
-            before = self._found[-1]
+            before, gradients = self._found[-1], self._squared(gradients)
+            if len(self) == 1:
+                before = self._squared(before)
             self._found[-1] = replace(before, dense=_NONE, state_delta=_NONE, dense_squares=None)
             gradients = replace(
                 gradients,
@@ -47,6 +51,16 @@ class GradientSum:
             )
         self._keys.append(keys)
         self._found.append(gradients)
+
+    def _squared(self, gradients: Gradients) -> Gradients:
+        """Return gradients of a batch with their squares, where the rule of a part takes any."""
+        given = gradients.row_squares or [None] * len(gradients.rows)
+        takes = [table.optimizer.TAKES_SQUARES for table in self._layout.tables]
+        return replace(
+            gradients,
+            row_squares=tuple(starmap(_squares, zip(gradients.rows, given, takes, strict=True))),
+            dense_squares=_squares(gradients.dense, gradients.dense_squares, self._layout.optimizer.TAKES_SQUARES),
+        )
 
     def total(self) -> tuple[KeyBatch, Gradients]:
         """Return the keys of all batches, each once, with the sums; of a single batch what was added."""
@@ -58,7 +72,7 @@ class GradientSum:
         return keys, replace(
             self._found[-1],
             rows=tuple(starmap(_added, zip(keys.tables, rows, strict=True))),
-            row_squares=tuple(starmap(_added, zip(keys.tables, squares, strict=False))),  # no entry, or one for each
+            row_squares=tuple(starmap(_added, zip(keys.tables, squares, strict=True))),
         )
 
 
@@ -73,6 +87,10 @@ def _added(keys: TableKeys, parts: Sequence[F32 | None]) -> F32 | None:
         total[keys.inverse[begin : begin + len(part)]] += part
         begin += len(part)
     return total
+
+
+def _squares(gradients: F32, given: F32 | None, takes: bool) -> F32 | None:
+    return given if given is not None or not takes else gradients * gradients
 
 
 def _both(one: F32 | None, other: F32 | None) -> F32 | None:

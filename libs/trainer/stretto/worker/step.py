@@ -211,7 +211,7 @@ class Trainer:
         # a group's step ends with new dense parameters, for which the next one waits
         pipeline = self._pipeline and not is_early and not self._parameters.in_group
         places = _places(work, offset, self._batch_size, 1 if is_early else self._parameters.push_every)
-        waiting, pays = GradientSum(), False
+        waiting, pays = GradientSum(self._program.layout), False
         ranges = _ranges(work, places)
         ranges += self._ranges_ahead(ahead, ranges)
         read, pull, is_followed = self._first(work, ranges)
@@ -250,7 +250,7 @@ class Trainer:
                 # nothing of this worker may follow for a while: what rounding has left must not wait for that
                 pays = not self._keep_going() or number + 1 == len(ranges)
                 push = self._pusher.submit(self._push, work, place, waiting, pays)
-                self._on_its_way, waiting = _Pushing(push, place, begun, times), GradientSum()
+                self._on_its_way, waiting = _Pushing(push, place, begun, times), GradientSum(self._program.layout)
                 if not pipeline and not self._settle():
                     return
             if not self._keep_going() and (pays or not self._parameters.carries_debt):
