@@ -118,9 +118,10 @@ def outcome(algorithm: str, problem: SelectionProblem, selection: Selection) -> 
         if (wanted := selection.chosen.get(contender.job)) is not None:
             options = [option for option in contender.options if option.id == wanted]
             found += [Chosen(contender, option, problem.value(contender, option)) for option in options]
-    if not problem.fits([each.option for each in found]):
+    fits = problem.fits([each.option for each in found])
+    own = fits and selection.objective and math.isfinite(selection.value) and math.isfinite(selection.bound)
+    if not fits:
         found = []
-    own = selection.objective and math.isfinite(selection.value) and math.isfinite(selection.bound)
     value = selection.value if own else math.fsum(each.term for each in found)
     proven = selection.bound if math.isfinite(selection.bound) else relaxed(OptionTable.of(problem)).bound
     highest = max(proven, value)

@@ -133,10 +133,12 @@ def _used(served: Floats, held: Floats, more: Floats) -> Floats:
 
 
 def _freed(problem: SelectionProblem, names: Sequence[str]) -> Floats:
-    """Return what jobs without options have freed by the begin of each step, by [step, resource]."""
+    """Return what jobs without options have freed by the begin of each step, by [step, resource]; before the first
+    step they have freed nothing that is not among the free amounts already."""
     held = _amounts([each.held for each in problem.endings], names)
     after_s = np.array([each.after_s for each in problem.endings]).reshape(-1)
-    ended = after_s <= np.arange(STEPS)[:, None] * STEP_S
+    passed_s = np.arange(STEPS)[:, None] * STEP_S
+    ended = (after_s <= passed_s) & (passed_s > 0)
     return np.stack([held[gone].sum(axis=0) for gone in ended])
 
 

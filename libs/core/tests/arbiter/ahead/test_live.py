@@ -43,7 +43,9 @@ def ahead(draw: st.DrawFn) -> SelectionProblem:
         now = draw(st.sampled_from([None, 0.0, 0.5, 1.0, 2.0]))
         contenders.append(Contender(f"j{j}", remaining, options, draw(st.floats(0.5, 2)), now, held))
     ends = tuple(
-        Ending(draw(st.floats(0, 2000)), {"cpu": draw(amount.filter(lambda a: a >= 0))})
+        Ending(
+            draw(st.sampled_from([0.0, 100.0, 300.0, 800.0, 2000.0])), {"cpu": draw(amount.filter(lambda a: a >= 0))}
+        )
         for _ in range(draw(st.integers(0, 2)))
     )
     return SelectionProblem(tuple(contenders), {"cpu": draw(amount), "memory": draw(amount)}, "gain", endings=ends)
@@ -83,7 +85,8 @@ def best_ahead(problem: SelectionProblem) -> float:
 def _fits(problem: SelectionProblem, step: int, plays: list[Play], idle: list[Play]) -> bool:
     """Return whether a step's use is within what is free, what others hold now, and what endings free."""
     for name in ("cpu", "memory"):
-        freed = sum(each.held.get(name, 0.0) for each in problem.endings if each.after_s <= step * STEP_S)
+        gone = [each for each in problem.endings if step > 0 and each.after_s <= step * STEP_S]
+        freed = sum(each.held.get(name, 0.0) for each in gone)
         held = sum(play.used[0].get(name, 0.0) for play in idle)
         used = sum(play.used[step].get(name, 0.0) for play in plays)
         if used - held > max(problem.free.get(name, 0.0), 0.0) + freed + 1e-9:
