@@ -64,7 +64,7 @@ class Reference:
     """Every kernel, in NumPy. Callers have checked sizes: keys are unique, and `grow` has made room."""
 
     name = "numpy"
-    queues = None
+    queues: None = None
 
     def locate(self, parts: TableParts, keys: U64, places: U64) -> int:
         """Write the place of each key, or ABSENT; return how many are absent."""

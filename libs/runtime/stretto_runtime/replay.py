@@ -35,9 +35,9 @@ from stretto_runtime.owner.state.recovery import cursor_of, document_of
 from stretto_runtime.owner.state.snapshots import Document
 from stretto_runtime.owner.tenure.terms import Term, fence_subject, term_at, terms
 from stretto_runtime.process.faults import RuntimeFault
-from stretto_runtime.process.spans import Tracing
 from stretto_runtime.process.telemetry import Metrics
 from stretto_runtime.service import Service
+from stretto_runtime.spans.tracing import Tracing
 from stretto_runtime.streams import Streams, read
 
 FORGET_EVERY = 500

@@ -28,11 +28,11 @@ from stretto_runtime.owner.tenure.succession import check_snapshots
 from stretto_runtime.process.faults import PartitionLost, RuntimeFault, VersionRefusal
 from stretto_runtime.process.health import Health
 from stretto_runtime.process.health_warnings import HealthWarnings
-from stretto_runtime.process.spans import Tracing
 from stretto_runtime.process.telemetry import Metrics
 from stretto_runtime.program import execute
 from stretto_runtime.service import Json, Service
 from stretto_runtime.settings import Settings
+from stretto_runtime.spans.tracing import Tracing
 
 RECHECK_S = 5.0
 LEAVE_S = 8.0

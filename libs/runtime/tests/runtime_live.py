@@ -20,7 +20,7 @@ from stretto_bus.login import Login
 from stretto_installation.server import EmbeddedServer
 from stretto_runtime import Runner, Service
 from stretto_runtime.owner.state.recovery import document_of
-from stretto_runtime.process.spans import Tracing
+from stretto_runtime.spans.tracing import Tracing
 from stretto_runtime.streams import BusStreams
 from stretto_wire.contract.registry import partition_of
 from warm_processes import WarmProcess, WarmProcesses

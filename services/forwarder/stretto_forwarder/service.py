@@ -17,7 +17,7 @@ from stretto_bus.bus import Bus
 from stretto_bus.reading.durable import Delivery, Durable
 from stretto_runtime import Json
 from stretto_runtime.process.health import Health
-from stretto_runtime.process.spans import Tracing
+from stretto_runtime.spans.tracing import Tracing
 from stretto_wire import WireError
 from stretto_wire.contract.registry import STREAM
 

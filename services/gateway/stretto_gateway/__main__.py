@@ -24,8 +24,8 @@ from stretto_runtime.process.connections import Connections, bounded
 from stretto_runtime.process.faults import SettingsFault
 from stretto_runtime.process.health import Server
 from stretto_runtime.process.listeners import BACKLOG, at_path, at_port, handed
-from stretto_runtime.process.spans import Tracing
 from stretto_runtime.program import execute
+from stretto_runtime.spans.tracing import Tracing
 
 from .access.audit_log import AuditLog
 from .access.buckets import Buckets

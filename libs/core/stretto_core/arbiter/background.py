@@ -150,7 +150,7 @@ def judged(
     valid = _still_valid(context, problem, solve, answer)
     if not valid:
         return _reported(fast, replace(report, reason="the jobs that it was about have changed meanwhile"))
-    chosen = {job: option.id for job, option in valid.items() if option is not None}
+    chosen: dict[str, str | None] = {job: option.id for job, option in valid.items() if option is not None}
     others = tuple(contender for contender in problem.contenders if contender.job not in valid)
     if others:
         taken = [Chosen(each, option, 0.0) for each in problem.contenders if (option := valid.get(each.job))]

@@ -112,7 +112,7 @@ class PageFile:
 
     def write(self, pages: Bytes, offset: int) -> None:
         """Write whole pages, which lie as `aligned` has them. Raises OSError."""
-        data = memoryview(pages)
+        data = pages.data
         while data:
             written = os.pwrite(self.number if self._direct < 0 else self._direct, data, offset)
             data, offset = data[written:], offset + written

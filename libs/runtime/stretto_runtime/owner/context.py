@@ -9,9 +9,9 @@ from stretto_bus.bus import Bus
 
 from stretto_runtime.inputs import Routes
 from stretto_runtime.owner.tenure.ownership import Ownership
-from stretto_runtime.process.spans import Tracing
 from stretto_runtime.process.telemetry import Metrics
 from stretto_runtime.service import Service
+from stretto_runtime.spans.tracing import Tracing
 
 
 def _unknown() -> None:

@@ -27,7 +27,7 @@ from stretto_runtime.owner.dead_letters import DAMAGED
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.reports import Ranges
 from stretto_runtime.process.faults import RuntimeFault
-from stretto_runtime.process.spans import decision_attributes
+from stretto_runtime.spans.tracing import decision_attributes
 
 REPLIES_MAX = 8
 """Inboxes that one request is answered at."""

@@ -72,18 +72,18 @@ class GradientSum:
         return keys, replace(
             self._found[-1],
             rows=tuple(starmap(_added, zip(keys.tables, rows, strict=True))),
-            row_squares=tuple(starmap(_added, zip(keys.tables, squares, strict=True))),
+            row_squares=tuple(
+                _added(table, known) if (known := [each for each in parts if each is not None]) else None
+                for table, parts in zip(keys.tables, squares, strict=True)
+            ),
         )
 
 
-def _added(keys: TableKeys, parts: Sequence[F32 | None]) -> F32 | None:
-    """Return rows [keys, width], the sums of those that each batch has for its own keys; None where it has none."""
-    if parts[0] is None:
-        return None
+def _added(keys: TableKeys, parts: Sequence[F32]) -> F32:
+    """Return rows [keys, width], the sums of those that each batch has for its own keys."""
     total = np.zeros((len(keys), parts[0].shape[1]), np.float32)
     begin = 0
     for part in parts:
-        assert part is not None, "a program has squares of a table with each batch or with none"
         total[keys.inverse[begin : begin + len(part)]] += part
         begin += len(part)
     return total

@@ -19,8 +19,8 @@ from stretto_bus.tasks import end
 from stretto_bus.writer import Fence, fullness_in, kept_s_in
 from stretto_messages.base import Message
 from stretto_runtime.owner.reports import FLOODED_TURN_S, RANGE_MAX, thinned
-from stretto_runtime.process.spans import Tracing
 from stretto_runtime.restorations import Restoration, restorations
+from stretto_runtime.spans.tracing import Tracing
 from stretto_runtime.spent_names import KEPT, SpentShard, replace_shard, spent_shards
 from stretto_runtime.streams import BusStreams
 from stretto_wire.contract.registry import AUDIT, AUDIT_SUBJECT, PARTITIONS, SERVICES, STATE, STATE_PREFIX

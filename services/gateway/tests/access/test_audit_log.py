@@ -11,7 +11,7 @@ from typing import Any
 from stretto_bus import Client
 from stretto_gateway.access.audit_log import AuditLog, RequestedChange
 from stretto_gateway.streams.bus import StreamBus
-from stretto_runtime.process.spans import Tracing
+from stretto_runtime.spans.tracing import Tracing
 from stretto_wire.contract.audit_log import verify
 
 from tests.live_bus import live_bus

@@ -22,7 +22,7 @@ from stretto_gateway.streams.bus import StreamBus
 from stretto_gateway.streams.retention import EndedJobs
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.gateway import JobCancelled
-from stretto_runtime.process.spans import Tracing
+from stretto_runtime.spans.tracing import Tracing
 from stretto_runtime.spent_names import KEPT, SPENT, DamagedNames, SpentNames, SpentShard, by_shard, shard_of
 from stretto_wire.contract.registry import EVENTS_KEPT_S, STATE
 

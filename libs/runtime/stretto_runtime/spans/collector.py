@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
-from stretto_runtime.process.spans import SAMPLED, Attributes, Kind, Span, SpanPlace
+from stretto_runtime.spans.places import SAMPLED, Attributes, Kind, Span, SpanPlace
 
 KINDS: dict[Kind, SpanKind] = {"consumer": SpanKind.CONSUMER, "producer": SpanKind.PRODUCER}
 

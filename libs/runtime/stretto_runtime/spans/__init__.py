@@ -1,0 +1,1 @@
+"""Spans of a service: their places in a trace, and where they go."""
