@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, gettempdir
 from unittest.mock import patch
 
 import numpy as np
@@ -26,9 +26,8 @@ from stretto_parameters.tiers.eviction import Victims
 
 from .test_store import KEYS, LAYOUT, MEMORY_BYTES, POLICY, TwoServers, a_push
 
-IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+IN_MEMORY = Path("/dev/shm" if Path("/dev/shm").is_dir() else gettempdir())
 """Thousands of operations wait for no disk there; reads and writes pass the cache as on one."""
-FOLDER = TemporaryDirectory(dir=IN_MEMORY)
 BRIEF = replace(LAYOUT, rows=RowPolicy(expire_samples=64))
 
 
@@ -73,7 +72,7 @@ class TwoSpillingServers(TwoServers):
 
     def fresh(self) -> Spilling:
         store = Spilling(self.layout, MEMORY_BYTES, library=self.library, multiplier=1)
-        store.spill_to(Path(FOLDER.name), 2**30, self.budget_bytes)
+        store.spill_to(IN_MEMORY, 2**30, self.budget_bytes)
         self.chosen: list[tuple[Store, Tiers, Victims, bool]] = []
         return store
 
