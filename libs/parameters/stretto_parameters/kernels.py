@@ -53,7 +53,11 @@ class Kernels(Protocol):
     """The kernels that the store asks for; `Reference` says how each behaves."""
 
     name: str
-    queues: Queues | None
+
+    @property
+    def queues(self) -> Queues | None:
+        """Queues of reads, where there are any."""
+        ...
 
     def locate(self, parts: TableParts, keys: U64, places: U64) -> int: ...
     def insert(self, parts: TableParts, keys: U64, places: U64, epoch: int) -> None: ...
