@@ -7,7 +7,7 @@ minute.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -145,8 +145,8 @@ class PlanQuantities:
                 found[name] = quantity.parse(found[name])
             except ValueError as error:
                 raise ValueError(f"{name} = {found[name]}: {error}") from error
-        if isinstance(groups := found.get("groups"), list):
-            found["groups"] = tuple(_group(each) for each in cast("list[Any]", groups))
+        if isinstance(groups := found.get("groups"), list | tuple):
+            found["groups"] = tuple(_group(each) for each in cast("Sequence[Any]", groups))
         return found
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
