@@ -2,11 +2,11 @@
 
 Arrivals, durations and sizes come from four public logs; ``stretto_sim.cluster.arrivals`` draws the rest. Each of
 ``SEEDS`` draws another part of the log, other needs and other noise. Jobs of minutes end before anything is decided
-about them, and jobs of days would be all that counts in a mean: both are left out. The nodes are so few that the
-logged jobs would fill them to ``LOAD`` between the first and the last submission. All policies play the same, by the
+about them, and jobs of days would be all that counts in a mean: both are left out. Submissions follow one another in
+the log's proportions, so fast that the logged jobs would fill ``LOAD`` of the nodes. All policies play the same, by the
 machines of the services. A figure is the share by which mean completion is below the default's, over the jobs that
 complete under both: its mean over the seeds, with the 90 % interval. Further rows compare what a million samples cost,
-in roomier clusters, with the plans that users stated.
+in a roomier cluster, with the plans that users stated.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from tests.bench.decisions.selection import BAR_MS, Kind, problem
 from tests.bench.places import DATA
 from tests.bench.rows import Row, row
 
-SEEDS, JOBS, LOAD, EVERY = 10, 20, 1.5, 2
-LEAST_S, MOST_S, LEAST_NODES = 1800.0, 4 * 3600.0, 5
+SEEDS, JOBS, LOAD, NODES, NODE_CORES = 10, 24, 1.2, 8, 32
+LEAST_S, MOST_S = 1800.0, 4 * 3600.0
 ROOMY_LOAD, ROOMY_NODES = 0.8, 20
 """The cluster of the comparison of costs, as in ``tests.bench.decisions.cluster``."""
 T90 = 1.833
@@ -101,21 +101,15 @@ def log(name: str) -> list[tuple[float, float, int]]:
     return sorted(each for each in LOGS[name]() if LEAST_S <= each[1] <= MOST_S and each[2] >= 1)
 
 
-def arrivals(name: str, seed: int, jobs: int = JOBS) -> list[Arrival]:
-    """Return every ``EVERY``-th job of a part of a log, another part for each seed; the first is submitted at 0."""
+def arrivals(name: str, seed: int, nodes: int = NODES, load: float = LOAD) -> list[Arrival]:
+    """Return consecutive jobs of a log, another part for each seed, submitted so fast that they would fill the nodes to
+    the load; the first is submitted at 0."""
     found = log(name)
-    skipped = round((seed + 0.5) / SEEDS * (len(found) - EVERY * jobs))
-    kept = found[skipped : skipped + EVERY * jobs : EVERY]
-    return [Arrival(when - kept[0][0], took, gpus) for when, took, gpus in kept]
-
-
-def cluster(
-    coming: list[Arrival], seed: int, load: float = LOAD, least_nodes: int = LEAST_NODES
-) -> ClusterTraceSettings:
-    """Return a cluster that the logged jobs would fill to the load from the first submission to the last."""
-    span_s = max(coming[-1].submit_s, 1.0)
-    core_s = sum(8.0 * min(each.gpus, 16) * min(each.duration_s, span_s - each.submit_s) for each in coming)
-    return ClusterTraceSettings(max(least_nodes, round(core_s / load / span_s / 32)), seed=seed)
+    skipped = round((seed + 0.5) / SEEDS * (len(found) - JOBS))
+    kept = found[skipped : skipped + JOBS]
+    core_s = sum(8.0 * min(gpus, 16) * took_s for _, took_s, gpus in kept)
+    faster = core_s / load / (nodes * NODE_CORES) / max(kept[-1][0] - kept[0][0], 1.0)
+    return [Arrival((when_s - kept[0][0]) * faster, took_s, gpus) for when_s, took_s, gpus in kept]
 
 
 CLAIMS = (
@@ -131,7 +125,7 @@ def played(name: str, seed: int, choice: str) -> ClusterOutcome:
     algorithm, objective = CHOICES[choice]
     coming = arrivals(name, seed)
     policy = with_knobs(replace(Knobs(), select=algorithm, objective=objective))
-    return simulate(jobs_of(coming, seed), policy, cluster(coming, seed))
+    return simulate(jobs_of(coming, seed), policy, ClusterTraceSettings(NODES, seed=seed))
 
 
 def run() -> list[Row]:
@@ -222,8 +216,8 @@ def _costs() -> list[Row]:
 
 
 def _cost(name: str, seed: int, prices: Prices, deaths_per_day: float) -> CostComparison:
-    coming = arrivals(name, seed)
-    settings = replace(cluster(coming, seed, ROOMY_LOAD, ROOMY_NODES), pod_failures_per_day=deaths_per_day)
+    coming = arrivals(name, seed, ROOMY_NODES, ROOMY_LOAD)
+    settings = ClusterTraceSettings(ROOMY_NODES, pod_failures_per_day=deaths_per_day, seed=seed)
     # users of machines that are taken away keep checkpoints
     static = replace(STATIC, when_pods_die="the job restarts") if deaths_per_day else STATIC
     jobs = jobs_of(coming, seed)
