@@ -41,7 +41,7 @@ NAME_MAX = 40
 
 
 class Metadata(Given):
-    """What a node is called, and its labels."""
+    """Name and labels of a node."""
 
     name: str
     labels: dict[str, str] = Field(default_factory=dict[str, str])
@@ -56,19 +56,19 @@ class Taint(Given):
 
 
 class NodeSpec(Given):
-    """What an operator says of a node."""
+    """Taints of a node, and whether an operator has closed it to new pods."""
 
     taints: list[Taint] = Field(default_factory=list[Taint])
     unschedulable: bool = False
 
 
 class NodeStatus(Given):
-    """What a node has for pods."""
+    """Resources of a node that pods may have."""
 
     allocatable: dict[str, str]
 
 
-class Node(Given):
+class KubernetesNode(Given):
     """A node, as ``kubectl get nodes --output json`` prints it."""
 
     metadata: Metadata
@@ -79,11 +79,11 @@ class Node(Given):
 class Nodes(Given):
     """The nodes of a cluster."""
 
-    items: list[Node]
+    items: list[KubernetesNode]
 
 
 class Price(Given):
-    """What a node cannot say of itself; the price is a whole node's."""
+    """Figures of a type that no node states; the price is a whole node's."""
 
     price_per_hour: NotNegative
     interruptions_per_hour: NotNegative = 0.0
@@ -91,8 +91,8 @@ class Price(Given):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Kind:
-    """What nodes of one type have in common: labels that tell them from others, extended resources, taints."""
+class NodeKind:
+    """A kind of nodes: the labels that tell them from others, extended resources and taints."""
 
     name: str
     selector: tuple[tuple[str, str], ...]
@@ -101,21 +101,21 @@ class Kind:
 
 
 @dataclass(slots=True)
-class Group:
-    """The nodes of a kind: how many, and the least cores and bytes of one."""
+class NodeGroup:
+    """Nodes of one kind: their number, and the least cores and bytes of one."""
 
-    kind: Kind
+    kind: NodeKind
     nodes: int = 0
     cpu_cores: float = math.inf
     memory_bytes: int = 2**62
 
     @property
     def units(self) -> int:
-        """Units of one node: each has a whole number of every extended resource, and there are as many as can be."""
+        """Number of units of one node, the most of which each has a whole number of every extended resource."""
         return math.gcd(*(count for _, count in self.kind.extended)) or 1
 
 
-def kind_of(node: Node, resources: Sequence[str]) -> Kind:
+def kind_of(node: KubernetesNode, resources: Sequence[str]) -> NodeKind:
     """Return the kind of a node, of whose extended resources these count. Raises BadData: it has no instance type."""
     labels = node.metadata.labels
     if (instance := labels.get(INSTANCE_TYPE)) is None:
@@ -133,7 +133,7 @@ def kind_of(node: Node, resources: Sequence[str]) -> Kind:
         for taint in node.spec.taints
         if taint.effect != "PreferNoSchedule" and not taint.key.startswith(OF_CONDITIONS)
     }
-    return Kind(
+    return NodeKind(
         f"{name[: NAME_MAX - 5]}-spot" if is_spot else name[:NAME_MAX],
         tuple(sorted(selector.items())),
         tuple(sorted(extended.items())),
@@ -141,21 +141,21 @@ def kind_of(node: Node, resources: Sequence[str]) -> Kind:
     )
 
 
-def groups_of(nodes: Iterable[Node], resources: Sequence[str]) -> list[Group]:
+def groups_of(nodes: Iterable[KubernetesNode], resources: Sequence[str]) -> list[NodeGroup]:
     """Return the groups of the nodes that take pods, by name. Of unequal nodes of a kind, a unit has the least."""
-    found = dict[Kind, Group]()
+    found = dict[NodeKind, NodeGroup]()
     for node in nodes:
         if node.spec.unschedulable:
             continue
         kind = kind_of(node, resources)
-        group = found.setdefault(kind, Group(kind))
+        group = found.setdefault(kind, NodeGroup(kind))
         group.nodes += 1
         group.cpu_cores = min(group.cpu_cores, parse_cores(node.status.allocatable["cpu"]))
         group.memory_bytes = min(group.memory_bytes, parse_bytes(node.status.allocatable["memory"]))
     return [found[kind] for kind in sorted(found)]
 
 
-def type_of(group: Group, price: Price, kept: float) -> dict[str, Any]:
+def type_of(group: NodeGroup, price: Price, kept: float) -> dict[str, Any]:
     """Return the type of devices of a group's nodes, of which the share ``kept`` is for other pods of the node."""
     units = group.units
     made: dict[str, Any] = {
@@ -179,7 +179,7 @@ def type_of(group: Group, price: Price, kept: float) -> dict[str, Any]:
     return made
 
 
-def values_of(groups: Sequence[Group], prices: Mapping[str, Price], kept: float) -> dict[str, Any]:
+def values_of(groups: Sequence[NodeGroup], prices: Mapping[str, Price], kept: float) -> dict[str, Any]:
     """Return the chart's ``cluster``: priced groups are types of devices, cores and memory of the others one pool."""
     others = [group for group in groups if group.kind.name not in prices]
     cores = sum(group.nodes * group.cpu_cores for group in others) * (1 - kept)
@@ -199,7 +199,7 @@ def values_of(groups: Sequence[Group], prices: Mapping[str, Price], kept: float)
     }
 
 
-def prices_of(file: Path | None, groups: Sequence[Group]) -> dict[str, Price]:
+def prices_of(file: Path | None, groups: Sequence[NodeGroup]) -> dict[str, Price]:
     """Return the prices by the names of types. Raises BadData for a name that no group has, or that two have."""
     if file is None:
         return {}
@@ -209,7 +209,7 @@ def prices_of(file: Path | None, groups: Sequence[Group]) -> dict[str, Price]:
         refuse("--prices", str(file), f"YAML ({' '.join(str(error).split())})")
     if not isinstance(given, dict):
         refuse("--prices", str(file), "a mapping of names of types to price_per_hour, interruptions_per_hour, speed")
-    by_name = defaultdict[str, list[Group]](list)
+    by_name = defaultdict[str, list[NodeGroup]](list)
     for group in groups:
         by_name[group.kind.name].append(group)
     for name in given:
@@ -253,7 +253,7 @@ def devices(
     answer(output, values, lambda: _print(groups, values))
 
 
-def _print(groups: Sequence[Group], values: Mapping[str, Any]) -> None:
+def _print(groups: Sequence[NodeGroup], values: Mapping[str, Any]) -> None:
     priced = {each["name"] for each in values["cluster"]["deviceTypes"]}
     lines = [
         f"# {group.kind.name}: {group.nodes} nodes{'' if group.kind.name in priced else ', without a price'}"
