@@ -222,8 +222,8 @@ def prices_of(file: Path | None, groups: Sequence[NodeGroup]) -> dict[str, Price
 
 @command(
     "Installation",
-    "kubectl get nodes --output json | stretto devices -",
-    "kubectl get nodes --output json | stretto devices - --prices prices.yaml > devices.yaml",
+    "stretto devices nodes.json",
+    "stretto devices nodes.json --prices prices.yaml > types.yaml",
 )
 def devices(
     file: FileArgument,
