@@ -70,6 +70,8 @@ PlannerEvent = (
 
 RATES_KEPT = 256
 """Rates of progress that are kept during one change."""
+MIXES_KEPT = 8
+"""Measured plans with workers on devices that are kept, the latest."""
 REFUSED_S = 600.0
 """Time after which a plan that found no room is proposed again."""
 
@@ -345,8 +347,14 @@ class PlanMachine:
             for row in fitted.measured
             if row.windows >= self.settings.windows_min and not (row.device or row.mixed)
         )
-        if plan.groups:
-            verified += (current,)
+        if plan.groups:  # what was measured is known, and remains so under another mix
+            others = [
+                mix
+                for mix in self.state.mixes
+                if (mix.configuration, mix.groups) != (current.configuration, plan.groups)
+            ]
+            self.state.mixes = [*others[-MIXES_KEPT + 1 :], current]
+        verified += tuple(self.state.mixes)
         return CandidateProblem(
             model=FittedModel.of(fitted, supply),
             batch_size=fitted.batch_size,

@@ -163,9 +163,8 @@ def trial(
 
 def _with_one(current: Plan, device: DeviceType, profile: JobProfile) -> Plan:
     """Return the plan with one worker on the type, beside the present ones or, at most workers, instead of one."""
-    groups, cores = [*current.groups], current.cpu_workers
-    kept = sorted(groups, key=lambda group: -group.workers)[: GROUPS_MAX - 1 - (cores > 0)]
-    plan = current.with_workers(cores, kept)
+    kept = sorted(current.groups, key=lambda group: -group.workers)[: GROUPS_MAX - 1]
+    plan = current.with_workers(current.cpu_workers, kept)
     surplus = max(plan.workers + 1 - profile.limits.high.workers, 0)
     smaller = plan.fewer_workers(plan.workers - surplus)
     return smaller.with_workers(smaller.cpu_workers, [*smaller.groups, device.group(1)])

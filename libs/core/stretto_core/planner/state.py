@@ -9,7 +9,7 @@ from stretto_messages.fitter import ModelFitted
 from stretto_messages.planner import CandidatesComputed, HistoryRecorded
 from stretto_messages.values import FeedProfile, Plan, Resources
 
-from stretto_core.model.pareto import Overheads
+from stretto_core.model.pareto import Overheads, Verified
 from stretto_core.model.types import DeviceType, JobProfile
 from stretto_core.planner.exploration import ExplorationLimits
 from stretto_core.planner.tuning import TuningState
@@ -66,6 +66,8 @@ class PlanState:
     explored_enough: str = ""
     refused: list[Plan] = field(default_factory=list[Plan])
     devices_tried: list[str] = field(default_factory=list[str])
+    mixes: list[Verified] = field(default_factory=list[Verified])
+    """Plans with workers on devices, as they were measured."""
     refused_at_s: float = 0.0
     samples_done: int = 0
     throughput: float = 0.0

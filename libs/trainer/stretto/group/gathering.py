@@ -1,8 +1,9 @@
 """Rounds of one part of the dense parameters: the contributions of a group's members, their mean, its new values.
 
-A round ends once every member that is expected has contributed, or the patience with those that lack is over. Expected
-is who contributed less than the patience ago; so a member that dies, waits for a shard or evaluates delays the others
-once, and one that comes is waited for from its first contribution on.
+A round ends once every member that is expected has contributed, or the patience with those that lack is over. Patience
+with a member lasts for twice its usual time between two contributions, from the last one on, and at least for the time
+that is given. So a member that waits for a shard or evaluates delays the others once, one that is named no member any
+more not even that, and one that comes is waited for from its first contribution on.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from stretto_parameters import Claim
 
 from ..engine.layout import F32, I64, Bools
 from ..errors import StrettoError
+
+LONGEST_S = 15.0
+"""Longest time between two contributions that counts as usual: after more a member has come back."""
+LOOK_S = 0.2
+"""Pause between two looks at who is still expected."""
 
 
 class ContributionRefused(StrettoError):
@@ -52,6 +58,18 @@ class Mean(NamedTuple):
 
 
 @dataclass
+class _Member:
+    """When a member contributed last, and the usual time between two contributions; 0: not known."""
+
+    seen_s: float
+    usual_s: float = 0.0
+
+    def contributes(self, now: float) -> None:
+        took_s = min(now - self.seen_s, LONGEST_S)
+        self.seen_s, self.usual_s = now, (self.usual_s + took_s) / 2 if self.usual_s else took_s
+
+
+@dataclass
 class _Round:
     contributions: dict[int, Contribution] = field(default_factory=dict[int, Contribution])
     ended: threading.Event = field(default_factory=threading.Event)
@@ -69,13 +87,13 @@ class Gathering:
         self._push, self._clock, self._patience_s = push, clock, patience_s
         self._lock = threading.Lock()
         self._round = _Round()
-        self._seen: dict[int, float] = {}
+        self._members: dict[int, _Member] = {}
 
     def expect(self, members: Iterable[int]) -> None:
         """Expect these members from now on, and no others."""
         with self._lock:
-            now, known = self._clock(), self._seen
-            self._seen = {member: known.get(member, now) for member in members}
+            now, known = self._clock(), self._members
+            self._members = {member: known.get(member) or _Member(now) for member in members}
 
     def contribute(self, member: int, given: Contribution) -> Outcome:
         """Add a member's gradient to the round, and wait for its end.
@@ -84,11 +102,12 @@ class Gathering:
             ContributionRefused: the round cannot take it, or the servers did not take the round.
         """
         with self._lock:
-            self._seen[member] = self._clock()
+            now = self._clock()
+            self._members.setdefault(member, _Member(now)).contributes(now)
             entered = self._enter(member, given)
         while not entered.ended.is_set():
             with self._lock:
-                is_mine = not entered.closed and not self._lacking(entered)
+                is_mine = not entered.closed and not self._is_lacking(entered)
                 if is_mine:
                     entered.closed, self._round = True, _Round()
             if is_mine:
@@ -97,7 +116,7 @@ class Gathering:
                 finally:
                     entered.ended.set()
             else:
-                entered.ended.wait(self._wait_s(entered))
+                entered.ended.wait(LOOK_S)
         if entered.outcome is None:
             raise ContributionRefused("the servers did not take the group's gradient")
         return entered.outcome
@@ -116,21 +135,14 @@ class Gathering:
         entered.contributions[member] = given
         return entered
 
-    def _lacking(self, entered: _Round) -> dict[int, float]:
-        """Return the expected members that have not contributed, and how long each is still waited for."""
+    def _is_lacking(self, entered: _Round) -> bool:
+        """Return True while an expected member has not contributed."""
         now = self._clock()
-        left = {
-            member: seen_s + self._patience_s - now
-            for member, seen_s in self._seen.items()
+        return any(
+            now - each.seen_s < max(self._patience_s, 2 * each.usual_s)
+            for member, each in self._members.items()
             if member not in entered.contributions
-        }
-        return {member: left_s for member, left_s in left.items() if left_s > 0}
-
-    def _wait_s(self, entered: _Round) -> float:
-        with self._lock:
-            if entered.closed:
-                return self._patience_s
-            return max(self._lacking(entered).values(), default=0.0)
+        )
 
 
 def _mean(contributions: Mapping[int, Contribution]) -> Mean:

@@ -17,6 +17,7 @@ from stretto.group.shared_dense import SharedDense
 from stretto_core.dispatcher.book import fingerprint_of
 from stretto_parameters import Claim
 from stretto_parameters.optimizers import Adagrad
+from trainer_harness import wait_for
 
 LAYOUT = one_table(4, 500, state_size=2, seed=3, optimizer=Adagrad(0.1))
 SAMPLES = 10
@@ -226,30 +227,60 @@ def test_a_member_alone_waits_only_for_those_that_are_expected() -> None:
     assert sorted(len(mean.claims) for mean in pushed) in ([1, 2], [1, 1, 1])
 
 
-def test_what_cannot_be_in_one_round_is_refused() -> None:
-    refused: list[str] = []
-    gathering = Gathering(lambda _: None, time.monotonic, patience_s=0.2)
-    gathering.expect([0, 1, 2, 3])
+def test_patience_with_a_member_follows_its_pace_and_ends_with_its_membership() -> None:
+    now = [100.0]
+    rounds: list[int] = []
 
-    def late(member: int, given: Contribution) -> None:
-        time.sleep(0.05)
-        with pytest.raises(ContributionRefused) as error:
-            gathering.contribute(member, given)
-        refused.append(str(error.value))
+    def apply(mean: Mean) -> Outcome:
+        rounds.append(len(mean.claims))
+        return Outcome(mean.slices, np.ones(2, np.bool_))
+
+    gathering = Gathering(apply, lambda: now[0], patience_s=1.0)
+    gathering.expect([0])
+    for step in range(4):  # a step takes ten seconds
+        now[0] += 10.0
+        gathering.contribute(0, contribution(step))
+    gathering.expect([0, 1])
+    now[0] += 2.0
+    ended = threading.Event()
+
+    def other() -> None:
+        gathering.contribute(1, contribution(9))
+        ended.set()
+
+    waiting = threading.Thread(target=other)
+    waiting.start()
+    assert not ended.wait(0.5), "the first one is expected for two of its steps"
+    gathering.expect([1])
+    assert ended.wait(20), "and not any more once it is no member"
+    waiting.join()
+    assert rounds == [1] * 5
+
+
+def test_what_cannot_be_in_one_round_is_refused() -> None:
+    gathering = Gathering(lambda _: None, time.monotonic, patience_s=60.0)
+    gathering.expect([0, 1])
+    refused: list[str] = []
 
     def first() -> None:
-        with pytest.raises(ContributionRefused, match="servers did not take"):
+        with pytest.raises(ContributionRefused) as error:
             gathering.contribute(0, contribution(7))
+        refused.append(str(error.value))
 
-    at_once(
-        first,
-        lambda: late(0, contribution(8)),
-        lambda: late(1, contribution(7)),
-        lambda: late(2, contribution(9, books="b")),
-    )
-    assert sorted(text.split(" ", 1)[1] for text in refused) == sorted(
-        ["is in the round already", "7 is in the round already", "has a lease of other servers than the round"]
-    )
+    waiting = threading.Thread(target=first)
+    waiting.start()
+    wait_for(lambda: 0 in gathering._round.contributions)
+    for member, given, why in (
+        (0, contribution(8), "worker-0 is in the round already"),
+        (1, contribution(7), "shard 7 is in the round already"),
+        (1, contribution(9, books="b"), "has a lease of other servers than the round"),
+        (1, contribution(9)._replace(ids=np.arange(1, 3)), "knows another part than the round"),
+    ):
+        with pytest.raises(ContributionRefused, match=why):
+            gathering.contribute(member, given)
+    gathering.expect([0])
+    waiting.join(30)
+    assert refused == ["the servers did not take the group's gradient"]
 
 
 def test_a_batch_is_given_once_and_leases_of_other_servers_never() -> None:
