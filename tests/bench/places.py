@@ -29,7 +29,7 @@ MODULES = {
     ),
     "programs": ("partitioning", "home"),
     "training": (
-        *("plane", "store", "embedding_stores", "servers", "trainer", "spilling", "wire", "lease_ahead"),
+        *("plane", "store", "embedding_stores", "servers", "trainer", "spilling", "wire", "group", "lease_ahead"),
         "adapted",
     ),
     "state": ("moves", "checkpoint", "differences", "worker_loss", "server_loss"),

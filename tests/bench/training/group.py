@@ -133,7 +133,7 @@ def run(seconds: float = SECONDS) -> list[Row]:
         for number, worker in enumerate(workers):
             worker.send(do="start", worker=number, servers=servers.addresses, folder=folder, **servers.access)
         members = {str(number): worker.receive() for number, worker in enumerate(workers)}
-        alone, grouped = [], []
+        alone, grouped = list[tuple[float, float, float]](), list[tuple[float, float, float]]()
         for number in range(2 * ROUNDS):
             kept, chosen = (alone, {}) if number % 2 == 0 else (grouped, members)
             kept.append(_round(workers, chosen, seconds, 100 * (number + 1)))
