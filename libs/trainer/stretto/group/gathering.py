@@ -2,8 +2,8 @@
 
 A round ends once every member that is expected has contributed, or the patience with those that lack is over. Patience
 with a member lasts for twice its usual time between two contributions, from the last one on, and at least for the time
-that is given. So a member that waits for a shard or evaluates delays the others once, one that is named no member any
-more not even that, and one that comes is waited for from its first contribution on.
+that is given. So a member that waits for a shard or evaluates delays the others once; a lost member delays them until
+its membership ends; a new member is waited for from its first contribution on.
 """
 
 from __future__ import annotations
