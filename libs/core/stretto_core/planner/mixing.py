@@ -37,6 +37,8 @@ AXIS_LIMITS = (12, 8, 4, 4)
 """Most values per axis of the rest of a mixed plan: with four types, a front takes less than 200 ms (measured)."""
 LEAST_LOG_SD = 0.01
 """Least standard error of a measured throughput: the windows of a plan share the machine's slow drifts."""
+MEASURED_MAX = 8
+"""Most types on which workers of one job are measured: each is a coefficient of its model, which has 20 at most."""
 CHEAPER_MIN = 0.05
 """Least saving at the same speed for which a type is tried."""
 
@@ -142,8 +144,10 @@ def trial(
 
     The optimistic end of the guess decides: a type that is worse even then is never tried.
     """
-    room, known = problem.room, {*problem.model.devices, *tried}
+    room, known = problem.room, {*problem.model.devices, *tried} - {""}
     best, saving = None, CHEAPER_MIN
+    if len(known) >= MEASURED_MAX:
+        return None
     for device in problem.devices:
         if device.name in known or (room is not None and room.count_of(device.resource) < 1):
             continue

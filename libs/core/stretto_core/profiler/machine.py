@@ -319,7 +319,7 @@ class ProfilerMachine:
             spill_fault=spill_fault(self._reporting("ps")),
             feed=feed_profile([window for _, window in active], [window for _, window in self._reporting("data")]),
             workers=_evenly(workers),
-            groups=group_profiles([*zip(workers, (window for _, window in active), strict=True)]),
+            groups=group_profiles(plan, [*zip(workers, (window for _, window in active), strict=True)]),
             ps=_evenly(servers),
         )
         assert min(profile.step_time_s, profile.window_s) > 0, profile

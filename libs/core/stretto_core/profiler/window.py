@@ -7,7 +7,7 @@ from statistics import median
 
 from stretto_messages.base import RATE_MAX, bounded
 from stretto_messages.pods import DataWorkerReported, PsReported, WorkerReported
-from stretto_messages.values import MISS_POINTS, FeedProfile, GroupProfile, PsProfile, StepTimes, WorkerProfile
+from stretto_messages.values import MISS_POINTS, FeedProfile, GroupProfile, Plan, PsProfile, StepTimes, WorkerProfile
 
 from stretto_core.profiler.state import PodWindow, WindowSums
 
@@ -59,10 +59,10 @@ def worker_profile(pod: str, window: PodWindow) -> WorkerProfile:
     )
 
 
-def group_profiles(workers: Sequence[tuple[WorkerProfile, PodWindow]]) -> tuple[GroupProfile, ...]:
-    """Return the workers of each type of devices; none where all have cores."""
-    devices = sorted({worker.device for worker, _ in workers})
-    if devices == [""]:
+def group_profiles(plan: Plan, workers: Sequence[tuple[WorkerProfile, PodWindow]]) -> tuple[GroupProfile, ...]:
+    """Return the workers of each type of devices that the plan has; none where all have cores."""
+    devices = sorted({worker.device for worker, _ in workers} & plan.worker_devices.keys())
+    if not plan.groups:
         return ()
     return tuple(
         GroupProfile(

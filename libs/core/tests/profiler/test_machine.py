@@ -31,7 +31,7 @@ from stretto_messages.books import RowBooks
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.pods import PsReported, WorkerReported
 from stretto_messages.profiler import HotPsCleared, HotPsDetected, ProfileMeasured, StragglerCleared, StragglerDetected
-from stretto_messages.values import Plan, StepTimes
+from stretto_messages.values import Plan, StepTimes, WorkerGroup
 
 BATCH = 100
 MIGRATION_STARTED, MIGRATION_FINISHED = example_of(MigrationStarted), example_of(MigrationFinished)
@@ -172,6 +172,31 @@ def test_nothing_counts_as_settled_while_something_changes() -> None:
     job.tell(plan_decided(2))
     job.seconds(5)
     assert not job.told(ProfileMeasured)[-1].settled
+
+
+def test_a_mixed_plan_is_told_by_devices_whose_workers_are_compared_among_themselves() -> None:
+    job = Job(workers=4)
+    mixed = replace(plan(4, 2), groups=(WorkerGroup("gpu-a", 2, 8.0, 64 * GIB),))
+    job.tell(plan_decided(2))
+    for number in (2, 3):  # other pods than those on cores that they replace
+        job.tell(pod_exited(f"worker-{number}"))
+        del job.step_time_s[f"worker-{number}"]
+        job.step_time_s[f"worker-{number + 2}"], job.steps[f"worker-{number + 2}"] = 0.2, 0
+        job.tell(replace(pod_started(f"worker-{number + 2}"), device="gpu-a"))
+    job.version = 2
+    job.tell(plan_applied(2, mixed))
+    job.seconds(25)
+    assert job.told(StragglerDetected) == [], "four times slower is the device, not the worker"
+    told = job.told(ProfileMeasured)[-1]
+    assert told.settled
+    assert [(each.device, each.workers, each.step_time_s) for each in told.groups] == [
+        ("", 2, pytest.approx(0.05)),
+        ("gpu-a", 2, pytest.approx(0.2)),
+    ]
+    job.tell(pod_exited("worker-5"))
+    del job.step_time_s["worker-5"]
+    job.seconds(12)
+    assert not job.told(ProfileMeasured)[-1].settled, "as long as a type lacks one"
 
 
 def test_reports_under_an_older_plan_do_not_enter_the_new_ones_window() -> None:
