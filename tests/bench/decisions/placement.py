@@ -64,8 +64,6 @@ CLAIMS = (
     Claim("HeterPS §5.1", "E2: a pipeline between stages, data parallelism within them", "-",
           "there are no live stages; workers of all types share the data by leased shards, with exact books whichever "
           "worker is lost (libs/core/tests/actuator/test_devices.py)", never, ours="data parallelism alone"),
-    Claim("HeterPS §3", "E3: CPU workers use servers, accelerators of one type an all-reduce", "-",
-          "workers of every type use the servers", never, ours="servers alone"),
     Claim("HeterPS Eq. 3", "E5: a stage takes the larger of computing and communication", "-",
           "T = (sum of paths^o)^(1/o) with an o of at least 1 that is fitted (core's model/throughput.py): their sum "
           "at 1, the larger one in the limit", never, ours="between sum and maximum"),
