@@ -28,7 +28,7 @@ BYTES_BAR, SPEED_BAR = 0.5, 1.15
 BYTES_ROW = "dense gradients in a group of 4: bytes a step of the busiest process"
 CLAIMS = (
     Claim("HeterPS §3", "E3: CPU workers use servers, accelerators of one type an all-reduce", "no figure",
-          "bytes of the busiest process of a group of 4, beside the server that takes each worker's gradient; workers of "
+          "bytes of the busiest process of a group of 4, beside the server that takes all gradients; workers of "
           "any one type may be a group, and servers keep the optimizer", at_most(BYTES_BAR), BYTES_ROW),
 )  # fmt: skip
 
