@@ -25,7 +25,7 @@ from stretto_plane import Connection, Listener, Message, Peer, PlaneError
 from ..engine.layout import F32, I64, Bools, Layout
 from ..engine.link import Access
 from ..engine.transfer import array_of
-from ..errors import LayoutError
+from ..errors import LayoutError, StrettoError
 from .gathering import Contribution, ContributionRefused, Gathering, Mean, Outcome
 
 log = logging.getLogger("stretto.group")
@@ -123,7 +123,7 @@ class Membership:
         for member, future in asked.items():
             try:
                 found = future.result()
-            except (ContributionRefused, PlaneError, InputRefused) as error:
+            except (StrettoError, PlaneError, InputRefused) as error:
                 log.info("group: the part of worker-%d: %s", member, error)
             else:
                 values[parts[member]], applied[parts[member]] = found.values, found.applied

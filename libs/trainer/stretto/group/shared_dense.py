@@ -16,7 +16,7 @@ from ..engine.protocol import Gradients, Kind
 from ..engine.pulling import Puller
 from ..engine.routing import Route, Routes
 from ..engine.transfer import EXACT
-from ..errors import LayoutError, OwnershipUnknown, ServerLost
+from ..errors import OwnershipUnknown, StrettoError
 from .gathering import Mean, Outcome
 from .membership import Membership
 
@@ -104,7 +104,7 @@ class SharedDense:
                 return None
             applied = self._applied(routes, route, mean)
             return Outcome(self._values(routes, route, mean.ids), applied) if applied.any() else None
-        except (ServerLost, OwnershipUnknown, LayoutError) as error:
+        except StrettoError as error:
             log.warning("the group's push: %s", error)
             return None
 
