@@ -17,7 +17,7 @@ from typing import Annotated, Any
 import typer
 import yaml
 from pydantic import Field
-from stretto_messages.base import GIB
+from stretto_messages.base import GIB, counted
 from stretto_wire.quantities import parse_bytes, parse_cores
 
 from ...command import command
@@ -256,7 +256,7 @@ def devices(
 def _print(groups: Sequence[NodeGroup], values: Mapping[str, Any]) -> None:
     priced = {each["name"] for each in values["cluster"]["deviceTypes"]}
     lines = [
-        f"# {group.kind.name}: {group.nodes} nodes{'' if group.kind.name in priced else ', without a price'}"
+        f"# {group.kind.name}: {counted(group.nodes, 'node')}{'' if group.kind.name in priced else ', without a price'}"
         for group in groups
     ]
     typer.echo("\n".join([*lines, yaml.safe_dump(dict(values), sort_keys=False)]), nl=False)

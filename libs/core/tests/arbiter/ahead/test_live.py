@@ -40,7 +40,8 @@ def ahead(draw: st.DrawFn) -> SelectionProblem:
         )
         held = {"cpu": draw(st.sampled_from([0.0, 1.0, 2.0])), "memory": 1.0}
         remaining = draw(st.sampled_from([0.0, 300.0, 900.0, 1500.0, 1e5]))
-        now = draw(st.sampled_from([None, 0.0, 0.5, 1.0, 2.0]))
+        # an unknown speed is guessed from each option anew, so that no play without a change is defined
+        now = draw(st.sampled_from([0.0, 0.5, 1.0, 2.0] if len(options) > 1 else [None, 0.0, 0.5, 1.0, 2.0]))
         contenders.append(Contender(f"j{j}", remaining, options, draw(st.floats(0.5, 2)), now, held))
     ends = tuple(
         Ending(
