@@ -261,11 +261,8 @@ class Plan(Record):
     @property
     def worker_devices(self) -> dict[Device, int]:
         """Numbers of workers by the type of their devices, without zeros; those on cores are under the empty text."""
-        return {device: count for device, count in (("", self.cpu_workers), *self._counts) if count}
-
-    @property
-    def _counts(self) -> list[tuple[Device, int]]:
-        return [(group.device, group.workers) for group in self.groups]
+        on_cores = {"": self.cpu_workers} if self.cpu_workers else {}
+        return on_cores | {group.device: group.workers for group in self.groups}
 
     def with_workers(self, cpu_workers: int, groups: Iterable[WorkerGroup]) -> Plan:
         """Return the plan with these workers; groups that have none go, and of equal types there is one."""

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
-from stretto_core.model.types import Prices
+from stretto_core.model.types import HOUR_S, Prices
 from stretto_messages.base import GIB
+from stretto_messages.values import Resources
 
 from stretto_sim.cluster import truth
 from stretto_sim.cluster.outcome import COMPLETED, ClusterOutcome, Left
@@ -29,7 +30,6 @@ Floats = NDArray[np.float64]
 PARTS = 8
 """Parts of a job's samples, each with a bound of its own."""
 PERCENTILE = 95
-HOUR_S = 3600.0
 MILLION = 1e6
 
 
@@ -99,9 +99,10 @@ def _costs(trace: Sequence[TraceJob], found: ClusterOutcome, both: Sequence[int]
 
 def cost_of(job: Left, prices: Prices) -> float:
     """Return what the job's pods cost (Eq. 7)."""
-    cores = (job.usage.worker_core_s + job.usage.ps_core_s) / HOUR_S
-    gib = (job.usage.worker_byte_s + job.usage.ps_byte_s) / GIB / HOUR_S
-    return cores * prices.cpu_core_hour + gib * prices.memory_gib_hour
+    used = job.usage
+    # Eq. 7 is linear: amounts times the seconds that they were held have the price of an hour for each 3,600
+    of_seconds = Resources(used.worker_core_s + used.ps_core_s, round(used.worker_byte_s + used.ps_byte_s))
+    return prices.cost_per_hour(of_seconds) / HOUR_S
 
 
 def least_cost(job: TraceJob, prices: Prices) -> float:

@@ -13,6 +13,8 @@ from stretto_core.arbiter.worth import as_option, holdable, identified, in_words
 from stretto_core.model.pareto import Overheads, relative_error
 from stretto_core.model.types import JobProfile
 
+BACK_S = Overheads().worker_change_s
+"""Time until another worker trains after one was taken away, before the job's own changes have been measured."""
 TERMS: dict[Objective, str] = {
     "efficiency": "gain / cost x weight (Eq. 12, rho {rho:g})",
     "gain": "gain",
@@ -32,8 +34,6 @@ class Choice:
     free: Resources
     gain_fraction_min: float
     round: Round
-    back_s: float = Overheads().worker_change_s
-    """Time until another worker trains after one was taken away."""
 
     @property
     def candidate(self) -> Candidate:
@@ -92,7 +92,7 @@ def _mix_in_words(choice: Choice) -> list[str]:
     spot = {each.name: each for each in choice.profile.devices if each.interruptions_per_hour}
     return told + [
         f"{group.device} is taken away {spot[group.device].interruptions_per_hour:g} times an hour, which costs"
-        f" {spot[group.device].lost(choice.back_s):.1%} of the time of its workers"
+        f" {spot[group.device].lost(BACK_S):.1%} of the time of its workers"
         for group in chosen.plan.groups
         if group.device in spot
     ]

@@ -148,7 +148,7 @@ LEAST_PART = 0.01
 
 
 class Step(NamedTuple):
-    """One window's step of the workers that have the same devices."""
+    """Step of the workers that have the same devices, in one window."""
 
     configuration: Configuration
     trained_s: float
@@ -156,7 +156,7 @@ class Step(NamedTuple):
 
 
 def steps_of(event: ProfileMeasured) -> list[Step]:
-    """Return the steps of a window, that of workers on cores first; where the plan has no groups, there is no other."""
+    """Return the steps of a window, the workers on cores first; a plan without groups has one step."""
     told = event.groups or (event,)
     return [
         Step(

@@ -47,8 +47,11 @@ class ConfigurationWindows:
 
 @dataclass(slots=True)
 class FitState:
-    """Everything measured of one job, what was last published, the step time (beside it those of a mixed plan's other
-    groups) and its plan's version, and the model of a job like this one."""
+    """Everything measured of one job, and the model of a job like this one.
+
+    ``published_step_time_s``, ``published_of_devices`` (further groups of a mixed plan) and ``published_version`` are
+    what the last published model was fitted under.
+    """
 
     measured: list[ConfigurationWindows] = field(default_factory=list[ConfigurationWindows])
     windows: int = 0

@@ -63,7 +63,7 @@ class MixedWorkers:
             yield GroupRate(own, (1 - device.lost(self.back_s)) * rate, guessed)
 
     def _type_of(self, group: WorkerGroup) -> DeviceType:
-        """Return the group's type; one that the cluster has no more costs and loses nothing that is known."""
+        """Return the type of the group; a type that the cluster has lost has no known price and no interruptions."""
         known = (device for device in self.devices if device.name == group.device)
         return next(known, DeviceType(group.device, 0.0, 0, group.cpu_cores, group.memory_bytes))
 

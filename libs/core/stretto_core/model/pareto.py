@@ -318,7 +318,7 @@ def pareto_indices(cost: Array, gain: Array) -> NDArray[np.int64]:
 
 
 def _records(cost: Array, gain: Array, kept: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return those of the points ``kept`` that gain more than every cheaper one, by rising cost."""
+    """Return the points of ``kept`` that gain more than every cheaper point, by rising cost."""
     order = kept[np.lexsort((kept, -gain[kept], cost[kept]))]
     record = np.maximum.accumulate(np.concatenate([[-np.inf], gain[order][:-1]]))
     return order[gain[order] > record]

@@ -100,7 +100,7 @@ class Step:
 
 
 def spilling_cpu_s(rows: float, reads: float) -> float:
-    """Return the processor seconds that the reads of a step add to those of a step with all rows in memory."""
+    """Return the processor seconds that reads add to a step, beside a step with all rows in memory."""
     return rows * LOOK_CPU_S + reads * READ_CPU_S if reads else 0.0
 
 

@@ -24,6 +24,9 @@ from stretto_messages.values import (
 )
 
 
+HOUR_S = 3600.0
+
+
 @dataclass(frozen=True, slots=True)
 class JobLimits:
     """Inclusive bounds of every field of a job's plan; ``low`` and ``high`` are plans themselves."""
@@ -103,7 +106,7 @@ class DeviceType:
         return DEVICES + self.name
 
     def group(self, workers: int) -> WorkerGroup:
-        """Return so many workers on it."""
+        """Return a group of this number of workers on the type."""
         return WorkerGroup(self.name, workers, self.cpu_cores, self.memory_bytes)
 
     def lost(self, back_s: float) -> float:
@@ -133,8 +136,6 @@ class DataWorkerLimits:
 
 
 NO_DATA_WORKERS = DataWorkerLimits()
-
-HOUR_S = 3600.0
 
 SpillPolicy = Literal["never", "emergency", "auto"]
 """When rows may go to a server's disk: never, if it would run out of memory, or also where that is cheaper."""

@@ -46,7 +46,6 @@ class SharedDense:
         self._puller: Puller | None = None
         self._given: Claim | None = None
         """The batch that the group was given last: it is given once, and repeated to servers alone."""
-        self._exchanged = 0
         self._group = Membership(worker, layout, access, address, self._push, clock=clock, patience_s=patience_s)
         self.address = self._group.address
 
@@ -63,11 +62,6 @@ class SharedDense:
         """True while there is no other member."""
         return self._routes is None or self._group.is_alone
 
-    @property
-    def exchanged(self) -> int:
-        """Steps whose whole dense gradient went by the group."""
-        return self._exchanged
-
     def give(self, claim: Claim, slices: F32, state_delta: F32, generation: int | None) -> Bools:
         """Give a batch's dense gradient [slices, slice_length] to the group; return which slices then have the batch.
 
@@ -83,7 +77,6 @@ class SharedDense:
         self._given = claim
         found = self._group.exchange(slices, state_delta, claim, _books(route))
         if found.applied.all():
-            self._exchanged += 1
             self._puller.give(route.generation, self._layout.join_dense(found.slices))
         return found.applied
 

@@ -33,7 +33,7 @@ SPOT = {
 }
 """Labels by which clouds tell nodes that may be taken away, each with the value that says so."""
 OF_CONDITIONS = "node.kubernetes.io/"
-"""Begins the taints that Kubernetes itself sets, such as those of a node that is not ready."""
+"""Prefix of the taints that Kubernetes itself sets, as on a node that is not ready."""
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "google.com/tpu", "aws.amazon.com/neuron")
 """Extended resources that a worker computes on. Nodes have others, such as network interfaces, that no unit is cut
 by."""

@@ -32,9 +32,10 @@ DONE = 1 - 1e-9
 PRECISION = 1e-3
 """Relative precision of the bound among many jobs."""
 SAMPLED = 4
-"""One of so many jobs, of all values, is in the sample that finds the prices; their bound is taken over all jobs."""
+"""Step through the jobs in order of value: each fourth is in the sample that finds the prices, and the bound at these
+prices is taken over all jobs."""
 NEAR = 3
-"""Rows for each job, those of the least loss, among which the walk chooses."""
+"""Number of rows for each job, by the least loss, among which the walk chooses."""
 PROVEN_ROWS = 1_000
 """Most rows of a problem whose optimum is looked for; among more, a job's row is a small part of the value."""
 
@@ -72,7 +73,7 @@ horizon.looks_ahead = True  # type: ignore[attr-defined]  # an attribute of the 
 
 
 def _prices(table: AheadTable) -> Floats:
-    """Return prices at which the bound is nearly the least: those of a sample of the jobs with its part of the room."""
+    """Return prices at which the bound is nearly the least: prices of a sample of jobs with its part of the room."""
     by_value = np.argsort(np.maximum.reduceat(table.values, table.starts), kind="stable")
     sampled = np.zeros(len(table.jobs), dtype=np.bool_)
     sampled[by_value[min(SAMPLED // 2, len(by_value) - 1) :: SAMPLED]] = True
@@ -151,7 +152,7 @@ def _table(
     amounts: Floats,
     free: Floats,
 ) -> AheadTable:
-    """Return the table with a row before those of each job, which changes nothing."""
+    """Return the table; the first row of each job changes nothing."""
     useful = (values > 0) | (amounts < 0).any(axis=1)
     order = np.flatnonzero(useful)
     order = order[np.argsort(owner[order], kind="stable")]
