@@ -23,7 +23,6 @@ from stretto_messages.values import (
     require,
 )
 
-
 HOUR_S = 3600.0
 
 
