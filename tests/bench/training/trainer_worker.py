@@ -14,6 +14,7 @@ from stretto.build import make_program
 from stretto.engine import Access, Key, Parameters
 from stretto.engine.transfer import Wire
 from stretto.model.program import Options
+from stretto.worker.look_ahead import LookAhead
 from stretto.worker.step import Trainer, Work
 from stretto.worker.step_timer import StepTimer
 
@@ -53,6 +54,7 @@ class Worker:
         self.meter = Meter()
         self.shard, self.offset = 0, 0
         self.parameters = None
+        self.look_ahead = LookAhead()
 
     def connect(
         self, servers, worker, key, encrypted=False, first_shard=0, pipeline=True, stream=False, wire=None, hints=True
@@ -83,6 +85,7 @@ class Worker:
             passed=self._passed,
             pipeline=pipeline,
             pipeline_from_step=0,
+            look_ahead=self.look_ahead if hints else None,
         )
 
     def layout(self):

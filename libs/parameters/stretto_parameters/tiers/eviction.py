@@ -29,7 +29,7 @@ U64 = NDArray[np.uint64]
 
 SLICE_ROWS = 1024
 """Rows that are chosen at once: what a push waits for."""
-_SLICE_STEPS = 2**16
+_SLICE_STEPS = 2**17
 """Entries that the hand passes for them."""
 _SHARE = 8
 """An eviction takes an eighth of a part's rows in memory at most: parts shrink alike."""

@@ -32,9 +32,9 @@ _SEGMENT_BYTES = 2**18
 _SEGMENT_PAGES_MIN = 16
 _SPARSE = 0.5
 """A segment of which a smaller share is live is written anew (LFS: Rosenblum and Ousterhout, TOCS 1992)."""
-_WASTED, _WASTED_IF_FULL = 0.6, 0.8
+_WASTED, _WASTED_IF_FULL = 0.5, 0.8
 """A log is tidied where a smaller share u of its records is live. Of the sparsest segment the share e is live then, u =
-(e - 1) / ln e (Menon, HPDC 1995), and a row that goes to the disk costs e / (1 - e) that are written anew: 0.5 at 0.6,
+(e - 1) / ln e (Menon, HPDC 1995), and a row that goes to the disk costs e / (1 - e) that are written anew: 0.25 at 0.5,
 and 1.7 at 0.8. A full log has to pay it."""
 _READ_AT_ONCE = 4096
 
@@ -242,7 +242,8 @@ class RowLog:
         if len(raw) < self.segment_bytes:
             raise LogDamaged(f"the segment at byte {begin} of the log of cold rows cannot be read")
         numbers = segment * self._records + np.arange(self._records)
-        records = raw[(self.form.record_offsets(numbers) - begin)[:, None] + np.arange(self.form.record_bytes)]
+        of_page = self.form.records_per_page * self.form.record_bytes
+        records = raw.reshape(self._pages, -1)[:, :of_page].reshape(-1, self.form.record_bytes)
         keys = np.ascontiguousarray(records[:, :8]).view(np.uint64)[:, 0]
         return numbers.astype(np.uint64), keys, records
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -35,12 +34,11 @@ from ..errors import (
 from ..model.program import Program
 from ..model.reading import Prepared
 from .gradient_sum import GradientSum
+from .look_ahead import LOOK_AHEAD, LookAhead
 from .step_timer import StepTime, StepTimer
 
 log = logging.getLogger("stretto.worker")
 
-LOOK_AHEAD = 2
-"""Batches whose rows servers with cold rows make hot before they are pulled: more would drive each other out again."""
 _RETRY_S = 0.2
 _PULL_KEPT_S = 1.0
 """A pull ahead of its shard is repeated if its shard comes later, after an evaluation for example: taste."""
@@ -129,6 +127,7 @@ class Trainer:
         pipeline: bool = True,
         pipeline_from_step: int = PIPELINE_FROM_STEP,
         feed: Feed | None = None,
+        look_ahead: LookAhead | None = None,
     ) -> None:
         self._program = program
         self._feed = feed or Feed(program)
@@ -144,7 +143,7 @@ class Trainer:
         self._offset = 0  # samples of the shard that every column has
         self._begun: int | None = None  # shard
         self._ahead: _Ahead | None = None
-        self._hinted: deque[SampleRange] = deque(maxlen=2 * LOOK_AHEAD)
+        self._look_ahead = look_ahead or LookAhead()
         self.last_loss = float("nan")
 
     def train(self, work: Work, ahead: Work | None = None) -> Stopped | None:
@@ -276,16 +275,13 @@ class Trainer:
     @property
     def _batches_ahead(self) -> int:
         """Batches to have ready: more than the next only where servers read rows from their disks meanwhile."""
-        return LOOK_AHEAD if self._parameters.has_cold_rows else 1
+        return self._look_ahead.batches if self._parameters.has_cold_rows else 1
 
     def _hint(self, coming: Future[Prepared], following: SampleRange, is_pulled_next: bool) -> None:
-        """Name to the servers the rows of the batches that are ready: in their order, each batch once."""
-        if not self._parameters.has_cold_rows or not coming.done() or coming.exception() is not None:
-            return
-        first = [] if is_pulled_next else [(following, coming.result())]
-        for wanted, batch in (*first, *self._feed.ready()[: LOOK_AHEAD - 1]):
-            if wanted not in self._hinted:
-                self._hinted.append(wanted)
+        """Name to the servers the rows of the batches that are ready, in their order."""
+        if self._batches_ahead > 1 and coming.done() and coming.exception() is None:
+            first = [] if is_pulled_next else [(following, coming.result())]
+            for batch in self._look_ahead.unnamed((*first, *self._feed.ready()[: LOOK_AHEAD - 1])):
                 self._parameters.hint(batch.keys)
 
     def _ranges_ahead(self, ahead: Work | None, before: Sequence[SampleRange]) -> list[SampleRange]:
@@ -313,7 +309,10 @@ class Trainer:
         return True
 
     def _count(self, place: Place, begun_s: float, times: StepTime) -> None:
-        self._meter.step(begun_s, time.monotonic(), place.end - place.begin, times)
+        ended_s = time.monotonic()
+        self._meter.step(begun_s, ended_s, place.end - place.begin, times)
+        if self._parameters.has_cold_rows:
+            self._look_ahead.passed(ended_s - begun_s)
 
     def _pulled(self, pull: Future[Pulled], keys: KeyBatch) -> Pulled | None:
         """Return the pulled values, repeating the pull while a server is away; None if training is to stop."""

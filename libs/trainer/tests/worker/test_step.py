@@ -15,7 +15,7 @@ from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, 
 from stretto.model.program import Gradients
 from stretto.model.reading import Prepared
 from stretto.optimizers import SGD
-from stretto.worker import step
+from stretto.worker import look_ahead, step
 from stretto.worker.step import Stopped, Trainer, Work
 from stretto.worker.step_timer import StepTimer
 from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
@@ -347,7 +347,7 @@ def test_hints_come_in_the_order_of_the_batches_and_change_no_bit(monkeypatch):
     batches = [LAYOUT.index(np.arange(start, start + 10)).tables[0].stored.tolist() for start in range(0, 600, 10)]
     numbers = [batches.index(keys) for keys in hinted]
     assert numbers == sorted(set(numbers))
-    assert len(numbers) > 3 * step.LOOK_AHEAD
+    assert len(numbers) > 3 * look_ahead.LOOK_AHEAD
     assert trained_with_cold_rows(monkeypatch, is_dropping=True) == (checksum, [])
 
 
