@@ -16,10 +16,11 @@ import psutil
 from .. import server
 from ..errors import InstallationError, NotRunning, UnusableOption
 from .leftovers import end_lost
-from .processes import named_in
+from .processes import ForkedProcess, forked, named_in
 from .programs import StartOptions
 from .state import describe, make_folder, read_state, supervisor_of
 from .supervisor import FAILED
+from .supervisor import main as supervise
 
 START_S = 90.0
 STOP_S = 60.0
@@ -27,10 +28,11 @@ POLL_S = 0.05
 LOG_CHARACTERS = 2000
 
 
-def start_detached(options: StartOptions, tied: bool = False) -> dict[str, Any]:
+def start_detached(options: StartOptions, tied: bool = False, *, forks: bool = False) -> dict[str, Any]:
     """Start a supervisor in a session of its own and wait until everything is ready. Raises InstallationError.
 
-    ``tied``: once this thread has ended, in whatever way, the supervisor takes everything down.
+    ``tied``: once this thread has ended, in whatever way, the supervisor takes everything down. ``forks``: the
+    supervisor is a fork of this process, which has one thread, no event loop, and has imported what is needed.
     """
     folder = options.folder
     with contextlib.suppress(NotRunning):
@@ -42,16 +44,8 @@ def start_detached(options: StartOptions, tied: bool = False) -> dict[str, Any]:
     make_folder(folder)
     log = folder / "logs" / "supervisor.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "stretto_installation.one_machine", options.as_argument()]
     log.write_bytes(b"")
-    with log.open("ab") as file:  # to append, as ``rotate_logs`` needs it
-        supervisor = subprocess.Popen(
-            server.tied(command, signal.SIGTERM) if tied else command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=file,
-            start_new_session=True,
-        )
+    supervisor = forked(lambda: supervise(options), log) if forks else _executed(options, log, tied)
     try:
         return _await_ready(folder, supervisor, log)
     except BaseException:  # an interrupted start leaves nothing running either
@@ -61,7 +55,20 @@ def start_detached(options: StartOptions, tied: bool = False) -> dict[str, Any]:
         raise
 
 
-def _await_ready(folder: Path, supervisor: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
+def _executed(options: StartOptions, log: Path, tied: bool) -> subprocess.Popen[bytes]:
+    """Start a supervisor that imports everything for itself."""
+    command = [sys.executable, "-m", "stretto_installation.one_machine", options.as_argument()]
+    with log.open("ab") as file:  # to append, as ``rotate_logs`` needs it
+        return subprocess.Popen(
+            server.tied(command, signal.SIGTERM) if tied else command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=file,
+            start_new_session=True,
+        )
+
+
+def _await_ready(folder: Path, supervisor: subprocess.Popen[bytes] | ForkedProcess, log: Path) -> dict[str, Any]:
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         if supervisor.poll() is not None:

@@ -23,11 +23,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .processes import Command
+from .processes import Command, ForkedProcess, forked
 
 UNKNOWN_STATUS = 255
 """Exit status of a service whose nursery ended before it could tell the true one (as multiprocessing has it)."""
@@ -96,10 +96,28 @@ class Nursery:
         self._services, self._folder, self._log = services, folder, log
         self._environment = {**environment, **ONE_THREAD}
         self._socket: socket.socket | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
+
+    def begin(self) -> None:
+        """Start to import in a fork of this process, which has imported much of it. Raises OSError.
+
+        This process has one thread, and no event loop as yet.
+        """
+        self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours = self._socket
+
+        def serve() -> None:
+            ours.detach()  # it is closed
+            with one_thread():
+                import_and_fork(theirs, self._services)
+
+        with theirs:
+            self._process = forked(serve, kept=[theirs.fileno()])
 
     def start(self) -> None:
-        """Start to import. Raises OSError."""
+        """Start to import in a process that has imported nothing, unless one does so. Raises OSError."""
+        if self._process is not None:
+            return
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [sys.executable, "-m", __name__, str(theirs.fileno()), str(self._folder), *self._services]
         with theirs, self._log.open("ab") as log:
@@ -115,9 +133,9 @@ class Nursery:
 
     async def fork(self, command: Command) -> Forked:
         """Start the command of a module, ``python -m MODULE``. Raises OSError."""
-        if self._process is None or self._process.poll() is not None:
+        if self._process is not None and self._process.poll() is not None:
             self.close()
-            self.start()
+        self.start()
         assert self._socket is not None
         *_, module = command.argv
         ours, theirs = os.pipe()
@@ -142,7 +160,9 @@ class Nursery:
                 pipe.close()  # a process that the nursery forks for it after this finds nobody to tell, and is ended
         if not line:
             self.close()
-            raise OSError(f"the process that services are forked from has ended, or stands still; see {self._log}")
+            raise OSError(
+                f"the process that services are forked from has ended, or stands still; see {self._log.parent}"
+            )
         return Forked(int(line), told)
 
     def close(self) -> None:
@@ -231,18 +251,30 @@ def _tell(told: int, number: int) -> bool:
         return False
 
 
-def main() -> None:
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Let numeric libraries that the block imports have no thread beside the one that calls them."""
+    before = {name: os.environ.get(name) for name in ONE_THREAD}
+    os.environ.update(ONE_THREAD)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.update({name: value})
+
+
+def import_and_fork(connection: socket.socket, services: Sequence[str]) -> None:
     """Import the services, and fork them from this process. A service that cannot be imported says so as a fork."""
-    descriptor, _, *services = sys.argv[1:]
+    ctypes.CDLL(None).prctl(PR_SET_NAME, b"stretto-nursery", 0, 0, 0)
     for name in services:
         with contextlib.suppress(Exception):
             module = importlib.import_module(f"stretto_{name}.__main__")
             del sys.modules[module.__name__]  # a fork runs it, and imports nothing of it
     gc.collect()
     gc.freeze()  # a collection in a fork writes to no page that it shares
-    if fork := keep(socket.socket(fileno=int(descriptor))):
+    if fork := keep(connection):
         fork.become()
 
 
 if __name__ == "__main__":
-    main()
+    import_and_fork(socket.socket(fileno=int(sys.argv[1])), sys.argv[3:])

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
+import traceback
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -72,6 +76,76 @@ async def started(command: Command) -> Process:
             stderr=log,
             start_new_session=True,  # Ctrl-C reaches the supervisor only, which ends the others in order
         )
+
+
+class ForkedProcess:
+    """A fork of this process, with the methods of subprocess.Popen that its starter uses."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status; None while the process lives."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status once the process has ended. Raises subprocess.TimeoutExpired."""
+        deadline = time.monotonic() + (math.inf if timeout is None else timeout)
+        while (status := self.poll()) is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+            time.sleep(0.01)
+        return status
+
+    def terminate(self) -> None:
+        """Send SIGTERM, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL, unless the process has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def forked(run: Callable[[], None], log: Path | None = None, kept: Iterable[int] = ()) -> ForkedProcess:
+    """Run a function in a fork of this process, in a session of its own: nothing is imported twice.
+
+    The fork ends with the function. ``log``: gets the output; None: it goes where this process's goes. ``kept``: the
+    descriptors that the fork has, too. This process has one thread and no running event loop.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if pid := os.fork():
+        return ForkedProcess(pid)
+    status = 1
+    try:
+        os.setsid()
+        for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *kept}:
+            with contextlib.suppress(OSError):  # the one of the folder that was listed
+                os.close(number)
+        with open(os.devnull, "rb") as nothing:
+            os.dup2(nothing.fileno(), 0)
+        if log is not None:
+            with log.open("ab") as file:  # to append, as ``rotate_logs`` needs it
+                os.dup2(file.fileno(), 1)
+                os.dup2(file.fileno(), 2)
+        sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))
+        run()
+        status = 0
+    except SystemExit as ended:
+        status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
 
 
 Start = Callable[[Command], Coroutine[Any, Any, Process]]

@@ -23,15 +23,16 @@ from ..server import KEY_VARIABLE, STORE, binary, free_port, server_config
 from ..settings import StreamsSettings
 from . import redis_server
 from .listeners import Listeners
-from .nursery import ONE_THREAD
+from .nursery import ONE_THREAD, one_thread
 from .processes import Command
 
 
 def _kinds() -> dict[str, type[Settings]]:
-    return {
-        service: getattr(importlib.import_module(f"stretto_{service}.settings"), f"{service.capitalize()}Settings")
-        for service in (*SERVICES, FORWARDER)
-    }
+    with one_thread():  # processes are forked from this one
+        return {
+            service: getattr(importlib.import_module(f"stretto_{service}.settings"), f"{service.capitalize()}Settings")
+            for service in (*SERVICES, FORWARDER)
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,10 +76,10 @@ class Installation:
         self._began_s = time.time()
         self._lock: Any = None
         self._programs: Programs | None = None
-        self._nursery: Nursery | None = None
         self._healing: asyncio.Task[None] | None = None
         forwards = bool(given.keys() & {"STRETTO_FORWARDER_ENDPOINTS_FILE", "STRETTO_ENDPOINTS_FILE"})
         self._services = (*SERVICES, FORWARDER) if forwards else SERVICES
+        self.nursery = Nursery(self._services, self.folder, environ, self.folder / "logs" / "nursery.log")
 
     # up --------------------------------------------------------------------------------------------------------
 
@@ -97,8 +97,7 @@ class Installation:
         keys = keys_of(self.folder / "nats")
         self._programs = programs = Programs(self.folder, self.options, self._environ, keys, claim_memory(self.folder))
         programs.listen(self._services)  # before any process runs, and before any pod could take a port
-        self._nursery = Nursery(self._services, self.folder, self._environ, self.folder / "logs" / "nursery.log")
-        self._nursery.start()  # it imports while the bus starts
+        self.nursery.start()  # it imports while the bus starts
         await self._start(programs.nats(self._streams.sync_interval, self._encryption_key))
         cache = redis_server.find()
         if cache.warning:
@@ -106,7 +105,7 @@ class Installation:
         await self._start(programs.redis(cache.path))
         await self._provision(programs.nats_url, keys)  # before any service: a store that is not ours serves nobody
         for name in self._services:  # each waits for its streams itself: start all at once
-            await self._start(programs.service(name), self._nursery.fork)
+            await self._start(programs.service(name), self.nursery.fork)
         progress("nats-server, redis-server, eight services and the gateway started")
         self._healing = asyncio.create_task(self._heal(programs.nats_url, keys), name="heal the bus")
         async for name, ready_s in self._until_ready(self._services):
@@ -123,8 +122,7 @@ class Installation:
         if self._healing is not None:
             await end(self._healing)
         await asyncio.gather(*(self.children[n].stop(STOP_S) for n in self._services if n in self.children))
-        if self._nursery is not None:
-            self._nursery.close()
+        self.nursery.close()
         if self._programs is not None:
             self._programs.listeners.close()
         if self._owns_folder() or not self.folder.exists():  # otherwise the pods are another installation's
@@ -313,13 +311,20 @@ def rotate_logs(folder: Path) -> None:
                     os.truncate(log, 0)
 
 
-async def run(options: StartOptions, progress: Callable[[str], None], ready: Callable[[Installation], None]) -> None:
+def run(options: StartOptions, progress: Callable[[str], None], ready: Callable[[Installation], None]) -> None:
     """Bring an installation up, keep it alive until SIGTERM or SIGINT, take it down."""
+    installation = Installation(options, dict(os.environ))
+    installation.nursery.begin()
+    asyncio.run(_run(installation, progress, ready))
+
+
+async def _run(
+    installation: Installation, progress: Callable[[str], None], ready: Callable[[Installation], None]
+) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    installation = Installation(options, dict(os.environ))
     starting = asyncio.create_task(installation.up(progress))
     ending = {asyncio.create_task(stop.wait()), asyncio.create_task(installation.watch_folder())}
     try:
@@ -345,12 +350,10 @@ def _say(text: str) -> None:
         sys.stderr.flush()
 
 
-def main() -> None:
-    """Run an installation with the options in the first argument; exit with the status of the error, if any."""
-
+def main(options: StartOptions) -> None:
+    """Run an installation that nobody watches; exit with the status of the error, if any."""
     try:
-        options = StartOptions.from_argument(sys.argv[1])
-        asyncio.run(run(options, _say, lambda done: _say(f"ready after {done.ready_s:.1f} s")))
+        run(options, _say, lambda done: _say(f"ready after {done.ready_s:.1f} s"))
     except InstallationError as error:
         _say(f"{FAILED}{error}")
         raise SystemExit(error.status) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import Annotated, Any
 
@@ -66,7 +65,7 @@ def up(
     options.check_settings(os.environ)
     quiet = output is OutputForm.JSON
     if detach:
-        state = start_detached(options)
+        state = start_detached(options, forks=True)
         answer(output, state, lambda: _addresses(state))
         return
 
@@ -82,7 +81,7 @@ def up(
         if not quiet:
             console.print(f"[dim]{text}[/dim]")
 
-    asyncio.run(run(options, progress, ready))
+    run(options, progress, ready)
 
 
 def _addresses(state: dict[str, Any]) -> str:
