@@ -30,6 +30,7 @@ def shown() -> dict[str, set[str]]:
     """name -> labels, of everything at the /metrics of services, gateway and forwarder."""
     metrics, forwarder = Metrics("oom"), EndpointMetrics()
     metrics.dead_letters.labels("oom", "because").inc()
+    metrics.replica_lag.labels("oom", "STRETTO", "nats-2").set(0)
     for each in (forwarder.delivered, forwarder.failures, forwarder.letters, forwarder.pending, forwarder.stopped):
         each.labels("crm")
     parts = {

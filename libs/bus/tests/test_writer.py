@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from runtime_live import connect
 from stretto_bus import BusFault, Client
-from stretto_bus.bus import Msg
+from stretto_bus.bus import Bus, Msg
 from stretto_bus.faults import Fenced
 from stretto_bus.reading.ordered_consumer import read
 from stretto_bus.writer import (
     BATCH_MESSAGES,
     CLUSTER_BATCH_FROM,
+    OLDEST_SERVER,
     SYNCED_BATCH_FROM,
     Fence,
     OutgoingMessage,
@@ -95,6 +96,17 @@ async def test_what_a_former_leader_refuses_is_not_sent_again_for_the_new_one_st
         assert fault.value.code == 10164
     await former_leader.unsubscribe()
     assert len(refusals) == 2
+
+
+async def test_a_server_that_lacks_repairs_is_refused_with_the_version_to_run(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    major, minor, patch = OLDEST_SERVER
+    monkeypatch.setattr(Bus, "server_version", OLDEST_SERVER)
+    await learn_streams(client.bus)
+    monkeypatch.setattr(Bus, "server_version", (major, minor, patch - 1))
+    with pytest.raises(BusFault, match=rf"the server is NATS {major}\.{minor}\.{patch - 1}, .*: run 2\.14\.6 or later"):
+        await learn_streams(client.bus)
 
 
 def store_frame(writer: Writer) -> asyncio.Future[dict[str, Any]]:

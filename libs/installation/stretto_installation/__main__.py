@@ -145,9 +145,11 @@ async def put_back(folder: Path, replace: bool, settings: StreamsSettings, known
 
 
 async def remade(settings: StreamsSettings, known: KnownStreams | None) -> None:
-    """Make the streams, and say which jobs are forgotten. Raises as ``make`` does."""
-    if forgotten := await make(settings.nats_url, settings.login(OPERATOR), settings, known):
-        _say(f"forgotten, their names never to be given again: {named(forgotten)}")
+    """Make the streams; say what a loss of power costs, and which jobs are forgotten. Raises as ``make`` does."""
+    made = await make(settings.nats_url, settings.login(OPERATOR), settings, known)
+    _say(f"power: {made.power}")
+    if made.forgotten:
+        _say(f"forgotten, their names never to be given again: {named(made.forgotten)}")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault, Fault
 from stretto_bus.login import Login
+from stretto_bus.reading.servers import ALWAYS, ask_servers, contradiction, loss_of_power
 from stretto_bus.writer import SECOND_NS, SYNC_METADATA
 from stretto_messages.base import MAX_MESSAGE_BYTES
 from stretto_runtime.process.faults import SettingsFault
@@ -182,11 +183,38 @@ async def provision(bus: Bus, settings: StreamsSettings = DEFAULTS) -> None:
         await make_stream(bus, config)
 
 
-async def make(url: str, operator: Login, settings: StreamsSettings, known: KnownStreams | None = None) -> list[str]:
-    """Make all streams of ``settings``; harmless to repeat. Returns the jobs that are forgotten, if ``known`` is to.
+class Made(NamedTuple):
+    """The outcome of making the streams: the jobs that are forgotten, and what a loss of power costs."""
+
+    forgotten: list[str]
+    power: str
+
+
+async def verified(bus: Bus, settings: StreamsSettings) -> tuple[StreamsSettings, str]:
+    """Compare the settings with what the servers do; return what holds, and what a loss of power costs.
+
+    Where no server answers, the settings are believed. Where none names an interval, and every write is synced, the
+    streams are made for that: writes are batched then.
 
     Raises:
-        BusFault: the server refused.
+        BusFault: a server is too old, or syncs less often than the settings say.
+    """
+    try:
+        servers = await ask_servers(bus)
+    except BusFault as fault:
+        return settings, f"not verified: {fault}"
+    if found := contradiction(settings.sync_interval, servers):
+        raise BusFault(found)
+    if not settings.sync_interval and not any(server.interval_s for server in servers):
+        settings = settings.model_copy(update={"sync_interval": ALWAYS})
+    return settings, loss_of_power(servers, settings.replicas)
+
+
+async def make(url: str, operator: Login, settings: StreamsSettings, known: KnownStreams | None = None) -> Made:
+    """Make all streams of ``settings``; harmless to repeat. Jobs are forgotten if ``known`` is to.
+
+    Raises:
+        BusFault: the server refused, or does not do what the settings say.
         ForeignStore: the server has not the streams that are ``known``; nothing was made.
         IdentityFault: a file of credentials cannot be used.
         SettingsFault: no credentials are where the settings say.
@@ -197,6 +225,7 @@ async def make(url: str, operator: Login, settings: StreamsSettings, known: Know
     try:
         if known is not None:
             await known.check(bus, names)
+        settings, power = await verified(bus, settings)
         await provision(bus, settings)
         if known is not None:
             forgotten = await known.settle(bus, names, settings.rest_s, time.time())
@@ -211,7 +240,7 @@ async def make(url: str, operator: Login, settings: StreamsSettings, known: Know
             faults.append(fault)
     if faults:
         raise faults[0]
-    return forgotten
+    return Made(forgotten, power)
 
 
 async def _make_external(url: str, keeper: Login, config: dict[str, Any]) -> None:

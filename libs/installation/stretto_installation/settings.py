@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field
+from stretto_bus.reading.servers import interval_s_of
 from stretto_runtime.process.faults import SettingsFault
 from stretto_runtime.settings import DAY_S, PREFIX, Settings
 from stretto_wire.contract.registry import EVENTS_KEPT_S, TELEMETRY_KEPT_S
@@ -30,7 +30,7 @@ class StreamsSettings(Settings):
     sync_interval: str = Field(
         "",
         pattern=r"^(always|[1-9][0-9]*(ms|s|m))?$",
-        description="time between syncs of a server's disk; empty: its own",
+        description="time between syncs of a server's disk, which must not be longer than this; empty: its own",
     )
     encryption_key_file: Path | None = Field(
         None,
@@ -92,9 +92,7 @@ class StreamsSettings(Settings):
     @property
     def rest_s(self) -> float:
         """Time after which the server has surely synced a message, seconds: twice its interval, and some minutes."""
-        parts = re.fullmatch(r"([0-9]+)(ms|s|m)", self.sync_interval)
-        interval_s = int(parts[1]) * {"ms": 0.001, "s": 1, "m": 60}[parts[2]] if parts else 0.0
-        return max(REST_LEAST_S, 2 * interval_s)
+        return max(REST_LEAST_S, 2 * (interval_s_of(self.sync_interval) or 0.0))
 
     @property
     def encryption_key(self) -> str:

@@ -61,15 +61,54 @@ async def test_a_full_bucket_refuses_new_keys_and_takes_what_replaces_another_of
 
 
 async def test_the_environment_says_how_the_streams_are_made(server: EmbeddedServer) -> None:
-    environment = {**os.environ, **server.environment("operator")}
-    environment |= {"STRETTO_STREAMS_SYNC_INTERVAL": "always", "STRETTO_STREAMS_MAX_BYTES": str(1 << 28)}
-    made = await asyncio.create_subprocess_exec(sys.executable, "-m", "stretto_installation", env=environment)
-    assert await made.wait() == 0
+    environment = {**os.environ, **server.environment("operator"), "STRETTO_STREAMS_MAX_BYTES": str(1 << 28)}
+    made = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "stretto_installation", env=environment, stdout=subprocess.PIPE
+    )
+    told, _ = await made.communicate()
+    assert made.returncode == 0
+    assert told.startswith(b"power: a loss of power may cost what was accepted in the last 120 s")
     client = await Client.connect(server.url, server.login())
-    await learn_streams(client.bus)
-    assert client.bus.batch_from == SYNCED_BATCH_FROM
     assert (await client.bus.ask("STREAM.INFO.STRETTO"))["config"]["max_bytes"] == 1 << 28
     await client.close()
+
+
+async def test_a_server_that_syncs_less_often_than_the_setting_says_gets_no_streams(server: EmbeddedServer) -> None:
+    with pytest.raises(BusFault, match=r"SYNC_INTERVAL=always, but stretto syncs every 120 s: write `sync_interval"):
+        await make(server.url, server.login(), StreamsSettings(sync_interval="always"))
+    client = await Client.connect(server.url, server.login())
+    try:
+        with pytest.raises(BusFault, match="stream not found"):
+            await client.bus.ask(f"STREAM.INFO.{STREAM}")
+    finally:
+        await client.close()
+
+
+@pytest.mark.parametrize("setting", ["", "always"])
+async def test_writes_are_batched_where_the_server_syncs_each_whatever_the_setting_says(
+    tmp_path: Path, setting: str
+) -> None:
+    server = EmbeddedServer(tmp_path, sync_interval="always")
+    await server.start()
+    try:
+        made = await make(server.url, server.login(), StreamsSettings(sync_interval=setting))
+        assert made.power == "a loss of power costs nothing that was accepted: every write is synced"
+        client = await Client.connect(server.url, server.login())
+        await learn_streams(client.bus)
+        assert client.bus.batch_from == SYNCED_BATCH_FROM
+        await client.close()
+    finally:
+        server.kill()
+
+
+async def test_where_no_server_can_be_asked_the_streams_are_made_and_it_is_said(tmp_path: Path) -> None:
+    server = EmbeddedServer(tmp_path, secured=False)
+    await server.start()
+    try:
+        made = await make(server.url, server.login(), StreamsSettings(sync_interval="always"))
+        assert made.power.startswith("not verified: no server answered")
+    finally:
+        server.kill()
 
 
 @pytest.mark.parametrize(

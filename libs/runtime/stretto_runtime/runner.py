@@ -152,6 +152,7 @@ class Runner:
             "faults": faults,
             "refusal": self._refusal,
             "warning": "; ".join(warning for warning in warnings if warning),
+            "power": self._warnings.power if self._warnings else "",
         }
 
     def _live(self) -> list[int]:

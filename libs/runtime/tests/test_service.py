@@ -22,6 +22,7 @@ from stretto_bus.refusals import refusal_in
 from stretto_core.machine import Emit, Tick
 from stretto_installation.provision import provision
 from stretto_installation.server import EmbeddedServer
+from stretto_installation.settings import StreamsSettings
 from stretto_messages.actuator import PodExited
 from stretto_messages.dispatcher import NextShard, ShardLeased, ShardRequeued
 from stretto_messages.gateway import JobCancelled
@@ -491,6 +492,15 @@ async def test_a_stream_that_fills_is_told_before_it_is_full(client: Client, run
         await eventually(lambda: "raise its max_bytes" in runner.report()["warning"])
         assert runner.report()["ready"]
         assert b'stretto_stream_fullness{service="dispatcher"} 0.8' in runner.metrics.text()
+
+
+async def test_a_server_that_syncs_less_often_than_its_streams_say_is_told(client: Client, running: Running) -> None:
+    async with running(Counting, stream_look_s=0.05) as runner:
+        await eventually(lambda: runner.report()["power"].startswith("a loss of power may cost what was accepted in"))
+        assert runner.report()["warning"] == ""
+        await provision(client.bus, StreamsSettings(sync_interval="always"))
+        await eventually(lambda: "but stretto syncs every 120 s: write `sync_int" in runner.report()["warning"])
+        assert runner.report()["ready"]
 
 
 async def test_facts_of_single_shards_live_a_day_and_others_as_long_as_the_stream(client: Client) -> None:

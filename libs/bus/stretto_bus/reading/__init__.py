@@ -1,1 +1,1 @@
-"""Readers of streams: in order, from any sequence, and with what is damaged among the messages."""
+"""Readers of streams: in order, from any sequence, what is damaged among the messages, and what the servers do."""

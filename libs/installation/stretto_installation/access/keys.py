@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from stretto_bus.faults import IdentityFault
 from stretto_bus.login import Claims, Login, claims_of
+from stretto_bus.reading.servers import SERVERS
 from stretto_runtime.access.identity import ACCOUNT_KEY, OPERATOR_KEY, USER_KEY, Key, credentials, parts_of, pods_tag
 from stretto_wire.contract.registry import OPERATOR, POD_ANSWER_S, STREAM, USERS
 
@@ -71,6 +72,7 @@ CA_FILE = "ca.crt"
 
 _STORING = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1, "max_ack_pending": -1}
 _PODS = "pods"
+_SERVERS = {"name": "servers", "subject": SERVERS, "type": "service"}
 POD_CONNECTIONS = 20_000
 """Connections of all pods, where the server has descriptors for them: 10,000 pods with one each, and as many broken
 connections that the server still counts."""
@@ -157,8 +159,8 @@ class Keys:
             self._user(account, name, external_rights(name))
             self._user(account, KEEPER, keeper_rights(KEEPER), file=self.keeper_folder / f"{name}.creds")
         accounts = {
-            system.public: ("SYSTEM", NO_LIMITS, {}),
-            stretto.public: ("STRETTO", NO_LIMITS | _STORING, _own(pods.public)),
+            system.public: ("SYSTEM", NO_LIMITS, {"exports": [_SERVERS | {"response_type": "Stream"}]}),
+            stretto.public: ("STRETTO", NO_LIMITS | _STORING, _own(pods.public, system.public)),
             pods.public: (
                 "PODS",
                 NO_LIMITS | POD_LIMITS | {"conn": pod_connections, "leaf": 0},
@@ -379,8 +381,9 @@ def _check_external_name(name: str) -> None:
         )
 
 
-def _own(pods: str) -> dict[str, Any]:
-    """Claims of the account STRETTO: mapping of requests to partitions, and ways to pods and to outside."""
+def _own(pods: str, system: str) -> dict[str, Any]:
+    """Claims of the account STRETTO: mapping of requests to partitions, ways to pods and to outside, and the request
+    that every server answers about itself."""
     mappings = {source: [{"subject": to, "weight": 100}] for source, to in RPC_MAPPING.items()}
     exports = [
         {"name": "events", "subject": "evt.v1.>", "type": "stream"},
@@ -389,7 +392,10 @@ def _own(pods: str) -> dict[str, Any]:
         {"name": "flow-control", "subject": f"$JS.FC.{STREAM}.>", "type": "service"},
         {"name": "from-pods", "subject": _FROM_PODS, "type": "service", "response_threshold": _ns(_SERVICE_ANSWER_S)},
     ]
-    imports = [{"name": "to-pods", "subject": "pod.v1.>", "type": "service", "account": pods}]
+    imports = [
+        {"name": "to-pods", "subject": "pod.v1.>", "type": "service", "account": pods},
+        {**_SERVERS, "account": system},
+    ]
     return {"mappings": mappings, "exports": exports, "imports": imports}
 
 

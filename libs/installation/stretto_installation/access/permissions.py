@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from stretto_bus.reading.servers import SERVERS
 from stretto_messages.base import MAX_MESSAGE_BYTES
 from stretto_wire.contract.inboxes import IMPORTED, inbox_of, inbox_of_pod
 from stretto_wire.contract.registry import (
@@ -81,12 +82,12 @@ def rights_of(user: str) -> Rights:
     )
     reading = [f"$JS.API.CONSUMER.{verb}.{stream}.>" for verb in VERBS for stream in streams]
     reading += [f"$JS.FC.{stream}.>" for stream in streams]
-    measured = (STREAM, TELEMETRY, *((AUDIT, STATE, DEAD_LETTERS) if user == AUDITOR else ()))
+    measured = (STREAM, TELEMETRY, STATE, *((AUDIT, DEAD_LETTERS) if user == AUDITOR else ()))
     reading += [f"$JS.API.STREAM.INFO.{stream}" for stream in streams if stream in measured]
     if user == AUDITOR:
         own.append(AUDIT_SUBJECT)
     return Rights(
-        publish=(*own, *_asked_by(user), *_inboxes_of_callers(user), *reading),
+        publish=(*own, *_asked_by(user), *_inboxes_of_callers(user), *reading, SERVERS),
         subscribe=(f"rpc.v1.{user}.>", f"{inbox_of(user)}.>"),
     )
 

@@ -84,6 +84,7 @@ def describe(folder: Path) -> dict[str, Any]:
         "gateway_url": f"{gateway['scheme']}://{gateway['host']}:{gateway['port']}",
         "token_file": str(folder.resolve() / "gateway.token"),
         "nats_url": state["nats_url"],
+        "power": state.get("power", ""),
         "warnings": state["warnings"],
     }
 

@@ -71,6 +71,7 @@ class Installation:
             raise UnusableOption(str(fault)) from None
         self._state = "starting"
         self._warnings: list[str] = []
+        self._power = ""
         self._known = known_streams(self.folder, store_url_of(given), forget=options.forget)
         self._noting = Noting(self._known, self._streams, self.operator)
         self._began_s = time.time()
@@ -187,7 +188,7 @@ class Installation:
             settings = settings.model_copy(update={"external_credentials": keys.keeper_folder})
         try:
             async with asyncio.timeout(READY_S):
-                forgotten = await make(nats_url, login, settings, self._known)
+                made = await make(nats_url, login, settings, self._known)
         except TimeoutError:
             nats = self.children["nats"]
             raise InstallationError(
@@ -201,8 +202,9 @@ class Installation:
         except ForeignStore as refused:
             write_json(self.folder / "run" / REFUSED, {"why": str(refused)})
             raise
-        if forgotten:
-            self._warnings.append(f"forgotten, their names never to be given again: {named(forgotten)}")
+        self._power = made.power
+        if made.forgotten:
+            self._warnings.append(f"forgotten, their names never to be given again: {named(made.forgotten)}")
 
     async def _until_ready(self, names: tuple[str, ...]) -> AsyncIterator[tuple[str, float]]:
         """Yield each service with the seconds until it was ready.
@@ -284,6 +286,7 @@ class Installation:
             "began_s": self._began_s,
             "ready_s": self.ready_s,
             "nats_url": self._programs.nats_url if self._programs else "",
+            "power": self._power,
             "warnings": self._warnings,
             "processes": processes,
         }

@@ -80,6 +80,12 @@ class Metrics:
         self.snapshots = counter("snapshots", "snapshots written").labels(**labels)
         self.partitions = gauge("partitions", "partitions owned and live")
         self.stream_fullness = gauge("stream_fullness", "stored bytes over the stream's bound")
+        self.replica_lag = Gauge(
+            "stretto_stream_replica_lag",
+            "entries of the stream's log that the replica on this server lacks; infinite: it is offline",
+            ["service", "stream", "server"],
+            registry=self.registry,
+        )
         self.certificate_end = gauge(
             "certificate_end_seconds",
             "end of the certificate that NATS showed, seconds since the epoch; infinite without TLS",

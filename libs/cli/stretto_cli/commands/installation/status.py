@@ -107,4 +107,5 @@ def _table(report: dict[str, Any]) -> RenderableType:
         Text(f"{alert['alert']} {alert['subject']}: {alert['detail']}", style="red") for alert in report["alerts"]
     ]
     memory = f"[dim]{figures.size(total)} of memory; gateway {report['gateway_url']}[/dim]"
-    return Group(made, *why, *warnings, *alerts, memory)
+    power = f"[dim]power: {escape(report['power'])}[/dim]"
+    return Group(made, *why, *warnings, *alerts, memory, power)

@@ -89,7 +89,8 @@ def _addresses(state: dict[str, Any]) -> str:
         f"ready after {figures.seconds(state['ready_s'])}\n"
         f"  gateway  {state['gateway_url']}  (`stretto console` opens its pages; token in {state['token_file']})\n"
         f"  bus      {state['nats_url']}  (credentials in {state['folder']}/nats/keys)\n"
-        f"  state    {state['folder']}  (logs, spans, pods, checkpoints)"
+        f"  state    {state['folder']}  (logs, spans, pods, checkpoints)\n"
+        f"  power    {state['power']}"
         + "".join(f"\n  warning  {warning}" for warning in state["warnings"])
     )
 
