@@ -14,7 +14,9 @@ from typing import Any
 
 from stretto_bus import BusFault, Client
 from stretto_bus.login import Login
+from stretto_installation.provision import provision
 from stretto_installation.server import binary, free_port, keys_of, server_config
+from stretto_installation.settings import StreamsSettings
 from stretto_wire.contract.registry import OPERATOR
 
 SIZE = 3
@@ -122,6 +124,43 @@ class Cluster:
             followers = cluster.get("replicas", [])
             return bool(cluster.get("leader")) and len(followers) == SIZE - 1 and all(f["current"] for f in followers)
         return False
+
+
+async def provisioned(cluster: Cluster) -> Client:
+    """Connect to a cluster that starts, and make its streams."""
+    connected = await Client.connect(cluster.url, cluster.login())
+    async with asyncio.timeout(READY_S):
+        while True:
+            try:
+                await provision(connected.bus, StreamsSettings(replicas=SIZE, sync_interval=cluster.sync_interval))
+                break
+            except BusFault:  # the three have not found each other yet
+                await asyncio.sleep(0.2)
+    await cluster.whole(connected)
+    return connected
+
+
+class ThreeServers:
+    """A cluster with the parts of an ``EmbeddedServer`` that a stage uses: it starts, and is killed, as one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.cluster = Cluster(folder)
+        self.url, self.keys = self.cluster.url, self.cluster.keys
+        self.login, self.environment, self.kill = self.cluster.login, self.cluster.environment, self.cluster.end
+
+    async def start(self) -> None:
+        """Start all three, and wait until they lead themselves."""
+        self.cluster.start()
+        client = await Client.connect(self.url, self.login())
+        try:
+            async with asyncio.timeout(READY_S):
+                while True:
+                    with contextlib.suppress(BusFault):
+                        await client.bus.ask("INFO")
+                        return
+                    await asyncio.sleep(0.2)
+        finally:
+            await client.close()
 
 
 class Network:

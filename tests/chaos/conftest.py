@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -12,11 +11,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from cluster import READY_S, SIZE, Cluster, Network
-from runtime_live import Replicas, connect
-from stretto_bus import BusFault, Client
-from stretto_installation.provision import provision
-from stretto_installation.settings import StreamsSettings
+from cluster import Cluster, Network, provisioned
+from runtime_live import Replicas
+from stretto_bus import Client
 from stretto_runtime.process.telemetry import configure_logs
 
 configure_logs("test", "error")
@@ -64,16 +61,3 @@ async def replicas(cluster: Cluster, tmp_path: Path) -> AsyncIterator[Replicas]:
     started = Replicas(cluster, tmp_path)
     yield started
     started.end()
-
-
-async def provisioned(cluster: Cluster) -> Client:
-    connected = await connect(cluster)
-    async with asyncio.timeout(READY_S):
-        while True:
-            try:
-                await provision(connected.bus, StreamsSettings(replicas=SIZE, sync_interval=cluster.sync_interval))
-                break
-            except BusFault:  # the three have not found each other yet
-                await asyncio.sleep(0.2)
-    await cluster.whole(connected)
-    return connected

@@ -18,10 +18,11 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import yaml
+from cluster import SIZE, ThreeServers
 from flipped_bits import blocks, flip
 from lapse import FIRED, FIRING, LAPSE, RULES, Recording, promtool, unexpected
 from runtime_counting import add
@@ -196,6 +197,22 @@ async def a_bit_of_the_log_flips(stage: Stage) -> None:
     await stage.server.start()
     await stage.started("gateway-0", GATEWAY, "gateway")
     await stage.minutes(WATCHED_MINUTES)
+
+
+@causes("StrettoReplicaBehind", ends=True, server=lambda folder: cast(EmbeddedServer, ThreeServers(folder)))
+async def one_of_three_servers_of_the_bus_is_gone(stage: Stage) -> None:
+    """The others go on, and tell that it is gone; then it comes back. It leads neither log nor bucket: an election takes
+    seconds, which are minutes of the lapse."""
+    cluster = cast(ThreeServers, stage.server).cluster
+    await provision(stage.client.bus, StreamsSettings(replicas=SIZE))
+    await cluster.whole(stage.client)
+    async with loaded(stage):
+        leading = [await cluster.leader(stage.client, stream) for stream in (STREAM, STATE)]
+        gone = next(node for node in cluster.nodes if node not in leading)
+        gone.kill()
+        await stage.minutes(WATCHED_MINUTES)
+        gone.start()
+        await stage.minutes(WATCHED_MINUTES)
 
 
 @causes("StrettoServiceGone", ends=True, is_smoke=True)

@@ -70,14 +70,17 @@ def test_what_a_loss_of_power_costs_follows_from_what_every_server_does(
 
 
 def test_a_replica_that_is_gone_lacks_everything() -> None:
-    behind = {"name": "n1", "current": False, "lag": 7}
-    gone = {"name": "n2", "current": False, "offline": True, "lag": 3}
-    whole = {"name": "n3", "current": True}
-    assert lags_in({"cluster": {"leader": "n0", "replicas": [behind, gone, whole]}}) == [
-        Lag("n1", 7),
-        Lag("n2", math.inf),
-        Lag("n3", 0),
+    """As nats-server 2.15.1 answers. It leaves zeros out."""
+    replicas = [
+        {"name": "whole", "current": True, "active": 400_000_000},
+        {"name": "behind", "current": False, "active": 900_000_000, "lag": 7},
+        {"name": "killed", "current": False, "active": 10_500_000_000, "lag": 3},
+        {"name": "killed before the leader was one", "current": False, "active": 0, "lag": 3},
+        {"name": "shut down", "current": True, "active": 400_000_000, "offline": True},
     ]
+    lags = [lag.entries for lag in lags_in({"cluster": {"leader": "n0", "replicas": replicas}})]
+    assert lags == [0, 7, math.inf, math.inf, math.inf]
+    assert lags_in({"cluster": {"leader": "n0", "replicas": replicas[1:2]}}) == [Lag("behind", 7)]
     assert lags_in({"config": {}}) == lags_in({"cluster": {"leader": "n0"}}) == []
 
 

@@ -98,10 +98,10 @@ async def test_a_store_that_lacks_streams_is_refused_unchanged_and_taken_by_requ
             await make(server.url, server.login(), SETTINGS, known)
         assert await extents(client.bus, NAMES) == before
         deliberate = KnownStreams(known.file, known.places, forget=True)
-        assert await make(server.url, server.login(), SETTINGS, deliberate) == lost
+        assert (await make(server.url, server.login(), SETTINGS, deliberate)).forgotten == lost
         spent = SpentNames(await spent_shards(client.bus))
         assert [job for job in ("a", "b") if job in spent] == lost
-        assert await make(server.url, server.login(), SETTINGS, known) == []
+        assert (await make(server.url, server.login(), SETTINGS, known)).forgotten == []
 
 
 async def test_jobs_in_an_object_store_are_named_and_forgotten_and_one_that_cannot_be_listed_is_told(
@@ -128,11 +128,15 @@ async def test_jobs_in_an_object_store_are_named_and_forgotten_and_one_that_cann
         with pytest.raises(InstallationError, match=r"cannot be listed .* could be given again; mend the store first"):
             await make(server.url, server.login(), SETTINGS, KnownStreams(known.file, (unknown,), forget=True))
         assert await extents(client.bus, NAMES) == {}
-        assert await make(server.url, server.login(), SETTINGS, KnownStreams(none, (url,), forget=True)) == ["c", "d"]
+        assert (
+            await make(server.url, server.login(), SETTINGS, KnownStreams(none, (url,), forget=True))
+        ).forgotten == ["c", "d"]
         spent = SpentNames(await spent_shards(client.bus))
         assert all(job in spent for job in ("c", "d"))
     async with serving(tmp_path / "new") as (server, _):
-        assert await make(server.url, server.login(), SETTINGS, KnownStreams(tmp_path / "new.json", (unknown,))) == []
+        assert (
+            await make(server.url, server.login(), SETTINGS, KnownStreams(tmp_path / "new.json", (unknown,)))
+        ).forgotten == []
 
 
 async def test_the_streams_of_another_installation_are_refused(known: KnownStreams, tmp_path: Path) -> None:

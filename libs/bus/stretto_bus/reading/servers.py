@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -24,6 +25,9 @@ SERVERS = "$SYS.REQ.SERVER.PING.JSZ"
 ANSWERS_S = 2.0
 SYNCS_RAFT_LOGS = (2, 15, 1)
 """The first NATS that syncs the log of a replicated stream when it compacts that log (its pull request 8629)."""
+GONE_AFTER_S = 10.0
+"""Silence after which a replica counts as gone. It says each second that it lives, and nats-server itself calls it not
+current after this time (``lostQuorumInterval``)."""
 ALWAYS = "always"
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0}
 UNKNOWN = (
@@ -60,7 +64,16 @@ def interval_s_of(setting: str) -> float | None:
 def lags_in(info: Mapping[str, Any]) -> list[Lag]:
     """Return the replicas of the stream with this ``STREAM.INFO`` but its leader."""
     replicas = (info.get("cluster") or {}).get("replicas") or []
-    return [Lag(each["name"], float("inf") if each.get("offline") else float(each.get("lag", 0))) for each in replicas]
+    return [Lag(each["name"], math.inf if _is_gone(each) else float(each.get("lag", 0))) for each in replicas]
+
+
+def _is_gone(replica: Mapping[str, Any]) -> bool:
+    """Return whether the leader has not heard of a replica for long, or never since it leads.
+
+    The server itself calls a replica offline only minutes after that one was killed.
+    """
+    heard_s = replica.get("active", 0) / SECOND_NS
+    return bool(replica.get("offline")) or (not replica.get("current") and (heard_s == 0 or heard_s > GONE_AFTER_S))
 
 
 async def ask_servers(bus: Bus, within_s: float = ANSWERS_S) -> list[BusServer]:
@@ -92,7 +105,8 @@ async def ask_servers(bus: Bus, within_s: float = ANSWERS_S) -> list[BusServer]:
                 async with asyncio.timeout(within_s):
                     await answered.wait()
         finally:
-            await subscription.unsubscribe()
+            with contextlib.suppress(nats.errors.Error):  # the connection is closed; a cancellation goes on
+                await subscription.unsubscribe()
     except nats.errors.Error as error:
         raise BusFault(f"the servers cannot be asked: {error or type(error).__name__}") from error
     if not found:

@@ -11,6 +11,7 @@ import nats
 import pytest
 from stretto_bus import Client
 from stretto_bus.connection import Connection
+from stretto_bus.reading.servers import SERVERS
 from stretto_installation.access.keys import KEEPER
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.pods import PodPing, PodPingReply
@@ -106,6 +107,16 @@ async def test_messages_come_only_from_whom_the_registry_names(
                 for pod in ("worker-0", "ps-1", "ps-7"):
                     subject = subject_of(channel, job, pod)
                     assert await tried.may_publish(subject) == may_send(who, channel, job, pod), subject
+
+
+@pytest.mark.parametrize("who", EVERYBODY)
+async def test_only_services_ask_the_servers_about_themselves_and_nothing_else_of_their_account(
+    who: str, server: EmbeddedServer, tmp_path: Path
+) -> None:
+    async with presented(server, who, tmp_path) as tried:
+        assert await tried.may_publish(SERVERS) == (who in SERVICES)
+        for subject in ("$SYS.REQ.SERVER.PING.CONNZ", "$SYS.REQ.SERVER.PING", "$SYS.REQ.ACCOUNT.PING.JSZ"):
+            assert not await tried.may_publish(subject), subject
 
 
 @pytest.mark.parametrize("who", PODS)
