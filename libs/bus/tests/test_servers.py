@@ -70,7 +70,7 @@ def test_what_a_loss_of_power_costs_follows_from_what_every_server_does(
 
 
 def test_a_replica_that_is_gone_lacks_everything() -> None:
-    """As nats-server 2.15.1 answers. It leaves zeros out."""
+    """The replicas are told as nats-server 2.15.1 does, which leaves zeros out."""
     replicas = [
         {"name": "whole", "current": True, "active": 400_000_000},
         {"name": "behind", "current": False, "active": 900_000_000, "lag": 7},
