@@ -270,7 +270,9 @@ def test_a_tool_outside_replays_events_that_it_missed(installed: Installed) -> N
 def test_a_folder_has_one_installation(installed: Installed) -> None:
     with pytest.raises(InstallationError, match="already"):
         asyncio.run(Installation(StartOptions(installed.folder), {}).up())
-    assert start_detached(StartOptions(installed.folder))["pid"] == describe(installed.folder)["pid"]
+    told = describe(installed.folder)
+    assert start_detached(StartOptions(installed.folder))["pid"] == told["pid"]
+    assert told["power"].startswith("a loss of power may cost what was accepted in the last 120 s")
     with pytest.raises(InstallationError, match="already; its options stay"):
         start_detached(StartOptions(installed.folder, cpu_cores=1.0))
 
