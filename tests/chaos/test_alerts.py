@@ -201,8 +201,8 @@ async def a_bit_of_the_log_flips(stage: Stage) -> None:
 
 @causes("StrettoReplicaBehind", ends=True, server=lambda folder: cast(EmbeddedServer, ThreeServers(folder)))
 async def one_of_three_servers_of_the_bus_is_gone(stage: Stage) -> None:
-    """The others go on, and tell that it is gone; then it comes back. It leads neither log nor bucket: an election takes
-    seconds, which are minutes of the lapse."""
+    """The others go on, and tell that it is gone; then it comes back. It leads neither log nor bucket: an election
+    takes seconds, which are minutes of the lapse."""
     cluster = cast(ThreeServers, stage.server).cluster
     await provision(stage.client.bus, StreamsSettings(replicas=SIZE))
     await cluster.whole(stage.client)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import io
 import json
 import math
 import os
@@ -134,7 +135,7 @@ def forked(run: Callable[[], None], log: Path | None = None, kept: Iterable[int]
             with log.open("ab") as file:  # to append, as ``rotate_logs`` needs it
                 os.dup2(file.fileno(), 1)
                 os.dup2(file.fileno(), 2)
-        sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))
+        sys.stdout, sys.stderr = (io.TextIOWrapper(io.FileIO(each, "w", False), line_buffering=True) for each in (1, 2))
         run()
         status = 0
     except SystemExit as ended:

@@ -90,8 +90,7 @@ def _addresses(state: dict[str, Any]) -> str:
         f"  gateway  {state['gateway_url']}  (`stretto console` opens its pages; token in {state['token_file']})\n"
         f"  bus      {state['nats_url']}  (credentials in {state['folder']}/nats/keys)\n"
         f"  state    {state['folder']}  (logs, spans, pods, checkpoints)\n"
-        f"  power    {state['power']}"
-        + "".join(f"\n  warning  {warning}" for warning in state["warnings"])
+        f"  power    {state['power']}" + "".join(f"\n  warning  {warning}" for warning in state["warnings"])
     )
 
 
