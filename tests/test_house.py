@@ -51,6 +51,20 @@ LARGER_ROOMS = {
 }
 """Folders that have more modules still, and how many: none may be added to them."""
 GLOSSARY_WORDS_MAX = 60
+SIMULATED = re.compile(
+    r"libs/(bus|runtime|core)/stretto_|"
+    r"services/(profiler|fitter|planner|arbiter|dispatcher|checkpoints|oom|actuator)/stretto_"
+)
+"""Packages that a simulation runs as they are."""
+CLOCKS_AND_CHANCE = {"time", "random", "uuid", "secrets"}
+NOW = re.compile(r"\b(urandom|getrandom)\(|\b(datetime|date)\.(now|today|utcnow)\(|\brandom\.default_rng\(\)")
+OTHER_CLOCKS = {
+    "libs/runtime/stretto_runtime/access/identity.py": {"secrets"},
+    "libs/runtime/stretto_runtime/access/tokens.py": {"secrets"},
+    "services/actuator/stretto_actuator/pod/credentials.py": {"secrets"},
+    "services/actuator/stretto_actuator/local/backend.py": {"time"},
+}
+"""Files that make secrets, which must not come from a seed, or compare with the kernel's time of boot."""
 HOMEPAGE = "https://stretto.dev"
 """The address of the project, in the domain of its Kubernetes API group."""
 OTHER_VARIABLES = {
@@ -328,6 +342,19 @@ def test_every_docstring_names_its_subject() -> None:
 
 def test_no_module_imports_everything_of_another() -> None:
     assert [each.file for each in syntax()[1] if each.names == ["*"]] == []
+
+
+def test_what_is_simulated_takes_clocks_and_chance_from_one_module() -> None:
+    """A simulation gives both by ``stretto_wire.surroundings``; exceptions that have no cause any more go."""
+    taken: dict[str, set[str]] = defaultdict(set)
+    for each in syntax()[1]:
+        if SIMULATED.match(each.file) and each.absolute:
+            modules = {each.module} if each.module else {*each.names}
+            taken[each.file] |= {module.partition(".")[0] for module in modules} & CLOCKS_AND_CHANCE
+    assert {file: found for file, found in taken.items() if found} == OTHER_CLOCKS
+    sources = [path for path in tracked() if path.suffix == ".py" and SIMULATED.match(str(path.relative_to(ROOT)))]
+    assert len(sources) > 200
+    assert names_of([path for path in sources if NOW.search(text_of(path))]) == []
 
 
 def test_every_test_that_a_page_cites_exists() -> None:

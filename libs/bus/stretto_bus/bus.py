@@ -11,9 +11,7 @@ import asyncio
 import contextlib
 import json
 import math
-import random
 import re
-import uuid
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Protocol
@@ -24,6 +22,7 @@ from nats.aio.msg import Msg as Msg
 from nats.aio.subscription import Subscription as Subscription
 from pydantic_core import from_json
 from stretto_wire.contract.inboxes import inbox_of
+from stretto_wire.surroundings import chance, new_id
 
 from stretto_bus.connection import FLUSH_S, Connection, Sent, direct, final
 from stretto_bus.faults import BusFault, Fenced, NobodyListens
@@ -129,12 +128,12 @@ class Bus:
         login = login or Login()
         user = login.name()
         prefix = inbox or inbox_of(user or name)
-        bus = cls(Connection(), user, f"{prefix}.{uuid.uuid4().hex[:12]}")
+        bus = cls(Connection(), user, f"{prefix}.{new_id(12)}")
         servers = url.split(",")
         refused = asyncio.create_task(bus._refused.wait())
         connecting = asyncio.ensure_future(
             bus.connection.connect(
-                servers=random.sample(servers, len(servers)),
+                servers=chance().sample(servers, len(servers)),
                 dont_randomize=True,  # our own order, so that ``move`` can choose
                 **login.options(),
                 name=name,

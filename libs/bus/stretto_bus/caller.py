@@ -8,7 +8,6 @@ with its code, and the body ``{"error": {"code", "message", "field", "value", "r
 from __future__ import annotations
 
 import asyncio
-import uuid
 from dataclasses import asdict
 from typing import Any
 
@@ -17,6 +16,7 @@ from stretto_messages.refusals import ERROR_HEADER
 from stretto_wire.codec import decode, encode
 from stretto_wire.contract.registry import channel_of, subject_of
 from stretto_wire.errors import WireError
+from stretto_wire.surroundings import new_id
 
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault, CallRefused, CallTimeout, NobodyListens
@@ -31,7 +31,7 @@ class Caller:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._base = uuid.uuid4().hex[:12]
+        self._base = new_id(12)
         self._free: list[int] = []
         self._lanes = 0
         self._serial = 0

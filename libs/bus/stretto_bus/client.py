@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AbstractContextManager, aclosing, nullcontext
 from typing import Any, NamedTuple, Protocol
@@ -13,6 +11,7 @@ from stretto_wire.codec import encode
 from stretto_wire.contract.cloudevents import headers_of
 from stretto_wire.contract.registry import DEAD_LETTERS, STREAM, TELEMETRY, channel_of, parse, partition_of, subject_of
 from stretto_wire.errors import WireError
+from stretto_wire.surroundings import new_id, wall_s
 
 from stretto_bus.bus import Bus
 from stretto_bus.caller import Caller
@@ -84,10 +83,10 @@ class Client:
         Raises:
             BusFault: not stored; tried again for ``tries_s`` seconds.
         """
-        message_id = message_id or f"{self._name}:{uuid.uuid4().hex}"
+        message_id = message_id or f"{self._name}:{new_id()}"
         subject = subject_of(message)
         with self._sending(message, subject, trace) as sent:
-            headers = headers_of(message, message_id, time.time(), self._name, sent)
+            headers = headers_of(message, message_id, wall_s(), self._name, sent)
             return await self.bus.store_surely(subject, encode(message), headers, tries_s)
 
     async def publish_after(self, last: int, message: Message, message_id: str, trace: str = "") -> int | None:
@@ -101,7 +100,7 @@ class Client:
         subject = subject_of(message)
         fence = Fence(f"{partition_of(message.job)}.{subject}", last)
         with self._sending(message, subject, trace) as sent:
-            headers = headers_of(message, message_id, time.time(), self._name, sent) | fence.headers()
+            headers = headers_of(message, message_id, wall_s(), self._name, sent) | fence.headers()
             try:
                 answer = await (await self.bus.post(subject, encode(message), headers))
             except Fenced:

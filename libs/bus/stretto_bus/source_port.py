@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import random
 from urllib.parse import ParseResult
 
 from nats.aio.transport import TcpTransport
+from stretto_wire.surroundings import chance
 
 LOOPBACK = "127.0.0.1"
 PORTS = range(20_000, 32_768)
@@ -25,8 +25,8 @@ async def open_line(host: str, port: int, limit: int = 2**16) -> tuple[asyncio.S
     except OSError as error:
         if error.errno != errno.EADDRNOTAVAIL or host != LOOPBACK:
             raise
-    address = ".".join(["127", *(str(random.randrange(1, 255)) for _ in range(3))])
-    return await asyncio.open_connection(host, port, limit=limit, local_addr=(address, random.choice(PORTS)))
+    address = ".".join(["127", *(str(chance().randrange(1, 255)) for _ in range(3))])
+    return await asyncio.open_connection(host, port, limit=limit, local_addr=(address, chance().choice(PORTS)))
 
 
 class Transport(TcpTransport):

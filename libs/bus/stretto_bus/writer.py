@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import math
-import uuid
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from stretto_wire.contract.registry import STREAM
+from stretto_wire.surroundings import new_id
 
 from stretto_bus.bus import PIPELINED, Bus, Receiver
 from stretto_bus.connection import Sent, lines_of
@@ -159,7 +159,7 @@ async def _single(bus: Bus, fence: Fence, outputs: Sequence[OutgoingMessage]) ->
 
 
 async def _commit(bus: Bus, fence: Fence, outputs: Sequence[OutgoingMessage]) -> list[int]:
-    batch = uuid.uuid4().hex
+    batch = new_id()
     last = len(outputs)
     for index, output in enumerate(outputs, 1):
         lines = f"Nats-Batch-Id: {batch}\r\nNats-Batch-Sequence: {index}\r\n"

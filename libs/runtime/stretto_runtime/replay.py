@@ -12,7 +12,6 @@ stream no longer holds.
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import aclosing
@@ -25,6 +24,7 @@ from pydantic_core import from_json
 from stretto_bus.reading.ordered_consumer import Stored
 from stretto_wire.contract.excerpts import Excerpt, Stream, StreamFacts
 from stretto_wire.contract.registry import TELEMETRY_KEPT_PER_POD, channel_at, channel_of, partition_of
+from stretto_wire.surroundings import wall_s
 
 from stretto_runtime.inputs import CLUSTER, REPORTS, Arrival, Routes, input_seq, of_cluster
 from stretto_runtime.owner.context import Tools
@@ -222,7 +222,7 @@ class _Again:
 
     def _lost(self, needed_from_s: float, reported_from_s: float) -> list[str]:
         """The inputs that may be gone, in words."""
-        service, now = self._service, time.time()
+        service, now = self._service, wall_s()
         kept: dict[str, float] = {} if self._kept_s is None else {"events": self._kept_s}
         if reported_from_s:
             kept["the reports of the busiest pod"] = now - reported_from_s
@@ -289,7 +289,7 @@ class _Again:
         then = await self._then()
         cursor = await cursor_of(self._streams, self._service.name, self._number)
         made = {name: (subject, body) for name, (subject, body) in self._recorder.made.items() if self._ours(subject)}
-        now_s, expired = time.time(), 0
+        now_s, expired = wall_s(), 0
         for name in {**then, **made}:
             seq = (input_seq(name) or ("", 0))[1]
             old, new = then.get(name), made.get(name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib
-import uuid
 from collections.abc import Coroutine
 from typing import Any, ClassVar
 
@@ -22,6 +21,7 @@ from stretto_runtime import Json, Meta, PartitionLost, Service, SettingsFault
 from stretto_runtime.process.store_check import StoreCheck
 from stretto_runtime.settings import DAY_S
 from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.surroundings import new_id
 
 from .backend import Backend, BackendError, PodStatus
 from .job.reconcile import Reconciler
@@ -228,7 +228,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
     async def _end_if_unknown(self, job: str) -> None:
         """Ask the owner of the job, whichever replica that is, about each pod."""
         for pod in await self._backend.list(job):
-            asked = f"sweep-{job}.{uuid.uuid4().hex[:8]}"  # a new id: a repeated one would get the remembered reply
+            asked = f"sweep-{job}.{new_id(8)}"  # a new id: a repeated one would get the remembered reply
             reply = await self.call(GetServers(job=job, request_id=asked, pod=pod.pod), 5.0)
             if reply.answer != "unknown":
                 continue

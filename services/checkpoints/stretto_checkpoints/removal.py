@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 import structlog
 from stretto_bus.tasks import end
+from stretto_wire.surroundings import monotonic_s
 
 from . import manifest
 from .stores import Stores
@@ -34,7 +34,7 @@ class Removal:
 
     def follow(self, expired: Sequence[str], attempt: str, *, step_begins: bool) -> None:
         """Take the URLs of expired manifests, and that of the attempt under way ("" without one)."""
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         if self._attempt != attempt and self._attempt in expired:
             self._given_up_at_s[self._attempt] = now_s
         self._attempt = attempt

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import uuid
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -21,6 +20,7 @@ from stretto_messages.base import Message
 from stretto_messages.dispatcher import MarkLedger
 from stretto_messages.pods import ExportState, GetExportStatus, GetOwnership
 from stretto_messages.values import BUCKETS, SLICES
+from stretto_wire.surroundings import new_id
 
 from .manifest import CheckpointManifest
 from .settings import CheckpointsSettings
@@ -83,7 +83,7 @@ class Steps:
         for number, reply in zip(attempt.servers, replies, strict=True):
             if not reply.accepted:
                 raise TakingError(f"ps-{number} could not copy its state: {reply.detail}")
-        again = f"mark-second.{attempt.id}-{uuid.uuid4().hex[:8]}"
+        again = f"mark-second.{attempt.id}-{new_id(8)}"
         second = MarkLedger(job=self._job, request_id=again, after=first.request_id)
         whole = await self._edge.call(second)
         taken = ImagesSaved(

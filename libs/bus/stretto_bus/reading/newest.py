@@ -8,11 +8,12 @@ for, however many there are.
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import NamedTuple
+
+from stretto_wire.surroundings import new_id
 
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault
@@ -85,7 +86,7 @@ async def beginning(count: Count, first: int, end: int, limit: int) -> int:
 
 async def _count(bus: Bus, stream: str, filters: Sequence[str], start: int) -> int:
     """Return how many messages of the filters a consumer that is made at ``start`` has ahead."""
-    name = uuid.uuid4().hex[:16]
+    name = new_id(16)
     config = {
         "name": name,
         "ack_policy": "none",

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import uuid
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import structlog
 from nats.aio.msg import Msg
+from stretto_wire.surroundings import new_id
 
 from stretto_bus.bus import Bus, Subscription
 from stretto_bus.faults import BusFault
@@ -236,7 +236,7 @@ class OrderedConsumer:
 
     async def _create(self) -> None:
         bus = self._bus
-        consumer = uuid.uuid4().hex[:16]
+        consumer = new_id(16)
         self._name = consumer
         self._expected = 1
         self._active_s = asyncio.get_running_loop().time()

@@ -9,10 +9,11 @@ and may add what was stored meanwhile.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from typing import Any
+
+from stretto_wire.surroundings import new_id
 
 from stretto_bus.bus import Bus, Msg
 from stretto_bus.faults import BusFault
@@ -55,7 +56,7 @@ class StreamSnapshot:
         Raises:
             BusFault: the server refused, stopped in the middle, or could not read what it has stored.
         """
-        inbox = f"{self._bus.inbox}.snapshot.{uuid.uuid4().hex[:12]}"
+        inbox = f"{self._bus.inbox}.snapshot.{new_id(12)}"
         subscription = await self._bus.subscribe(inbox, self._arrived.put_nowait)
         try:
             body = {

@@ -6,7 +6,6 @@ job has a budget of stored bytes: no job pushes out what was set aside of anothe
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ import structlog
 from stretto_bus.reading.ordered_consumer import read
 from stretto_bus.writer import Writer
 from stretto_wire.contract.registry import DEAD_LETTERS, STATE_PREFIX
+from stretto_wire.surroundings import monotonic_s
 
 from stretto_runtime.inputs import CLUSTER, Arrival
 from stretto_runtime.owner.budget import Budget
@@ -132,7 +132,7 @@ class DeadLetters:
 
     def _tell_dropped(self, letter: Letter) -> None:
         """Log a letter that is not stored, one a second at most: a hostile job may send thousands."""
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         if now_s - self._told_s >= TOLD_EVERY_S:
             self._told_s = now_s
             error = letter.error[:FIELD_CHARACTERS_MAX]
@@ -142,7 +142,7 @@ class DeadLetters:
         """Spend the budget of the letter's job. Damage, and the inputs of the machine of all jobs, have none."""
         if letter.reason == DAMAGED or letter.job in ("", CLUSTER):
             return True
-        return self._budget.take(letter.job, size_bytes, time.monotonic())
+        return self._budget.take(letter.job, size_bytes, monotonic_s())
 
     async def _ids(self, subject: str) -> set[str]:
         """Return the ids that predecessors used: the server forgets ids sooner than an outage may last."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +19,7 @@ from stretto_wire.codec import encode
 from stretto_wire.contract.cloudevents import event_lines
 from stretto_wire.contract.registry import channel_of, subject_of
 from stretto_wire.errors import WireError
+from stretto_wire.surroundings import monotonic_s, wall_ns
 
 from stretto_runtime.inputs import CLUSTER, REPORTS, Arrival
 from stretto_runtime.owner.context import Tools
@@ -206,7 +206,7 @@ class Handling:
         self.reports_handled += len(reports)
 
     async def _one(self, arrival: Arrival) -> None:
-        if self._outputs.full or time.monotonic() - self._turn_began_s > TURN_S:
+        if self._outputs.full or monotonic_s() - self._turn_began_s > TURN_S:
             await self._let_others()
         key, meta, request = arrival.key, arrival.meta, arrival.kind == "request"
         if arrival.kind == "damaged":
@@ -222,7 +222,7 @@ class Handling:
         if request and (known := self._known(arrival)) is not None:
             await self._reply(arrival, known[1], known[2].encode())
             return
-        started_ns = time.time_ns()
+        started_ns = wall_ns()
         try:
             made = self._decide(arrival)
         except (WireError, CoreError, InvalidValue) as error:
@@ -253,7 +253,7 @@ class Handling:
     async def _let_others(self) -> None:
         """Let others have their turn, and wait while too much is on its way."""
         await asyncio.sleep(0)  # a frame of many requests may take longer than a lease
-        self._turn_began_s = time.monotonic()
+        self._turn_began_s = monotonic_s()
         if self._outputs.full:
             await self._outputs.room()
 

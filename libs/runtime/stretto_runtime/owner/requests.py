@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Callable
 
 import structlog
@@ -17,6 +16,7 @@ from stretto_wire.codec import encode
 from stretto_wire.contract.inboxes import is_inbox_of_caller
 from stretto_wire.contract.registry import parse
 from stretto_wire.errors import WireError
+from stretto_wire.surroundings import monotonic_s
 
 from stretto_runtime.inputs import ENTRY_BYTES, HEADER_CHARACTERS_MAX, request_entry
 from stretto_runtime.owner.budget import BROKEN_BYTES, Budget, journalled_bytes, share_at
@@ -113,7 +113,7 @@ class Requests:
         trace = trace if len(trace) <= HEADER_CHARACTERS_MAX else ""
         entry = request_entry(message.job, request_id, subject, msg.data, trace)
         size_bytes = ENTRY_BYTES + journalled_bytes(msg.data) + len(request_id) + len(trace)
-        if not self._budget.take(message.job, size_bytes, time.monotonic(), share_at(self._fullness())):
+        if not self._budget.take(message.job, size_bytes, monotonic_s(), share_at(self._fullness())):
             self._metrics.over_budget.inc()
             text = f"the requests of {message.job!r} have spent their budget of the journal"
             remedy = (
@@ -126,11 +126,11 @@ class Requests:
             self._answer(msg.reply, "busy", refusal("busy", "too many requests wait", remedy="ask again later"))
 
     def _broken(self, job: str) -> None:
-        self._budget.charge(job, BROKEN_BYTES, time.monotonic(), share_at(self._fullness()))
+        self._budget.charge(job, BROKEN_BYTES, monotonic_s(), share_at(self._fullness()))
 
     def _tell_dropped(self, msg: Msg) -> None:
         """Log a dropped request, one a second at most: a hostile pod may send thousands."""
-        now_s = time.monotonic()
+        now_s = monotonic_s()
         if now_s - self._told_s >= TOLD_EVERY_S:
             self._told_s = now_s
             log.warning("dropped a request that cannot be answered", subject=msg.subject, reply=msg.reply[:LOGGED])

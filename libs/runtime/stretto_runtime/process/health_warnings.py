@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -17,6 +16,7 @@ from stretto_bus.faults import BusFault
 from stretto_bus.reading.servers import Lag, ask_servers, contradiction, lags_in, loss_of_power
 from stretto_bus.writer import SYNC_METADATA, fullness_in
 from stretto_wire.contract.registry import STATE, STREAM, TELEMETRY
+from stretto_wire.surroundings import wall_s
 
 from stretto_runtime.process.telemetry import Metrics
 
@@ -44,7 +44,7 @@ class HealthWarnings:
         metrics: Metrics,
         every_s: float = 60.0,
         reads_telemetry: bool = False,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = wall_s,
     ) -> None:
         self._bus = bus
         self._metrics = metrics

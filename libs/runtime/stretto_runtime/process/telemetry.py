@@ -7,11 +7,11 @@ import io
 import logging
 import math
 import sys
-import time
 from typing import TextIO, cast
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from stretto_wire.surroundings import wall_s
 
 AGES_EVERY_S = 0.01
 KINDS = ("message", "request", "observation", "tick")
@@ -104,7 +104,7 @@ class Metrics:
 
     def handling(self, stored_s: float) -> None:
         """Observe the age of a message that was stored at ``stored_s`` and is handled now."""
-        now = time.time()
+        now = wall_s()
         if now >= self._next_age_s:
             self._next_age_s = now + AGES_EVERY_S
             self.lag_s.observe(max(0.0, now - stored_s))

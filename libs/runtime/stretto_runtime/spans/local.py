@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import random
-import time
 from pathlib import Path
 
 from pydantic_core import to_json
+from stretto_wire.surroundings import chance, wall_s
 
 from stretto_runtime.spans.places import Attributes, Kind, Span, SpanPlace
 
@@ -38,7 +37,7 @@ class LocalSpans:
             "service": self._service,
             "name": span.name,
             "start_s": span.start_ns / 1e9,
-            "end_s": time.time(),
+            "end_s": wall_s(),
             "attributes": span.attributes,
             "error": span.error,
         }
@@ -73,4 +72,4 @@ class LocalSpan:
 
 def _identity(bits: int) -> str:
     """Return a random identity in hexadecimal digits, which is never zero."""
-    return f"{random.getrandbits(bits) or 1:0{bits // 4}x}"
+    return f"{chance().getrandbits(bits) or 1:0{bits // 4}x}"

@@ -11,11 +11,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import time
 from collections.abc import Callable, Generator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from stretto_wire.surroundings import monotonic_s, wall_ns
 
 from stretto_runtime.spans.local import LocalSpans
 from stretto_runtime.spans.places import Attributes, Kind, Span, Spans, parse_traceparent
@@ -30,7 +31,7 @@ class Tracing:
         self._spans = _destination(service, folder, bound_bytes)
         self._per_s = per_s
         self._budget = per_s
-        self._filled_s = time.monotonic()
+        self._filled_s = monotonic_s()
         self.suppressed = 0
 
     def span(
@@ -46,12 +47,12 @@ class Tracing:
             return None
         self._budget -= 1
         found = attributes() if attributes else {}
-        return self._spans.start(name, parse_traceparent(parent), start_ns or time.time_ns(), kind, found)
+        return self._spans.start(name, parse_traceparent(parent), start_ns or wall_ns(), kind, found)
 
     def afford(self) -> bool:
         """Return whether a span may be started now; if not, count it as suppressed."""
         if self._budget < 1:
-            now = time.monotonic()
+            now = monotonic_s()
             self._budget = min(self._per_s, self._budget + (now - self._filled_s) * self._per_s)
             self._filled_s = now
         if self._budget < 1:

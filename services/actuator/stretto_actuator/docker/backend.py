@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import signal
 import threading
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -21,6 +20,7 @@ from urllib.parse import urlsplit
 import structlog
 from stretto_bus.tasks import end
 from stretto_runtime import SettingsFault
+from stretto_wire.surroundings import wall_s
 
 from ..backend import HEADROOM, BackendError, Following, NoRoom, Places, PodSpec, PodStatus, Waiting, exit_reason
 from ..pod.devices import NO_DEVICES, Devices, Given, devices_of
@@ -109,7 +109,7 @@ class DockerBackend:
         engine: Engine,
         networks: JobNetworks,
         folders: JobFolders,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = wall_s,
         devices: Devices = NO_DEVICES,
     ) -> None:
         self._engine = engine

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ import structlog
 from stretto_bus.tasks import end
 from stretto_kube import PODS, SECRETS, STRATEGIC, Api, Kind, KubeFault, Object, ObjectChange, Reflector
 from stretto_wire.jobspec.kubernetes import INSTALLATION, JOB, POD
+from stretto_wire.surroundings import wall_s
 
 from ..backend import BackendError, Following, NotInPlace, Places, PodSpec, PodStatus, Waiting
 from ..settings import ActuatorSettings, networks_of
@@ -80,7 +80,7 @@ class KubernetesBackend:
         installation: Installation,
         connect: Callable[[], Awaitable[Api]],
         owner: str = "",
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = wall_s,
         with_policies: bool = True,
     ) -> None:
         self._installation = installation

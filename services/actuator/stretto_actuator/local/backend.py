@@ -22,6 +22,7 @@ import psutil
 from stretto_runtime.process.pid import ProcessIdentity
 from stretto_runtime.settings import DAY_S, EVICTED
 from stretto_wire import EVENTS_KEPT_S
+from stretto_wire.surroundings import wall_s
 
 from ..backend import HEADROOM, BackendError, Following, Places, PodSpec, PodStatus, exit_reason
 from ..pod import job_volumes
@@ -92,7 +93,7 @@ class LocalBackend:
     def __init__(
         self,
         folder: Path,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = wall_s,
         cgroups: bool = True,
         boxes: Boxes | None = None,
         devices: Devices = NO_DEVICES,

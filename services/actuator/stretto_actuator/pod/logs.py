@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import time
 from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
 from stretto_messages.actuator import LOG_PART_MAX
 from stretto_wire.stores.filesystems import open_store
+from stretto_wire.surroundings import monotonic_s
 
 from ..backend import Backend, BackendError
 
@@ -78,12 +78,12 @@ class PodLogs:
         None: there is no log, neither where the pod ran nor in the store.
         """
         found = self._reads.get((job, pod))
-        if skip == 0 or found is None or time.monotonic() - found.at_s > READ_KEPT_S:
+        if skip == 0 or found is None or monotonic_s() - found.at_s > READ_KEPT_S:
             text = await self._of_backend(job, pod) or await self._of_store(job, pod)
             if not text:
                 return None
             self._reads.pop((job, pod), None)
-            self._reads[job, pod] = found = Read(text, time.monotonic())
+            self._reads[job, pod] = found = Read(text, monotonic_s())
             while len(self._reads) > READS_KEPT:
                 del self._reads[next(iter(self._reads))]
         end = max(len(found.text) - skip, 0)
@@ -102,8 +102,8 @@ class PodLogs:
 
     async def close(self) -> None:
         """Wait a little for the logs that are being written."""
-        deadline_s = time.monotonic() + CLOSING_S
-        while self._writing and (left_s := deadline_s - time.monotonic()) > 0:
+        deadline_s = monotonic_s() + CLOSING_S
+        while self._writing and (left_s := deadline_s - monotonic_s()) > 0:
             await asyncio.wait(self._writing, timeout=left_s)
 
     async def _of_backend(self, job: str, pod: str) -> str:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import hashlib
 import math
-import uuid
 from collections.abc import Callable, Iterable
 
 import structlog
@@ -18,6 +17,7 @@ from stretto_bus.faults import BusFault, Fenced
 from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored, read
 from stretto_bus.writer import Fence
 from stretto_wire.contract.registry import STATE, STATE_PREFIX
+from stretto_wire.surroundings import new_id
 
 ALIVE, LEAVING = b"1", b"0"
 """Contents of a member's entry. Who leaves holds what it has not handed over yet, and gets nothing more."""
@@ -54,7 +54,7 @@ class Ownership:
     """Membership of one replica and the owner entries of its service, both watched."""
 
     def __init__(self, bus: Bus, service: str, partitions: int, lease_s: float, changed: Callable[[], None]) -> None:
-        self.member = f"{service}-{uuid.uuid4().hex[:12]}"
+        self.member = f"{service}-{new_id(12)}"
         self.members: set[str] = set()
         self.leaving: set[str] = set()
         """The members that hand everything over"""
