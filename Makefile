@@ -29,7 +29,7 @@ IMAGE    := docker build -f compose/Dockerfile $(if $(BASE),--build-arg BASE=$(B
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-torch demo chaos check test test-night durations explore bench lint proto references docs console console-test pins sbom audit images wheels release e2e-kubernetes clean
+.PHONY: help setup setup-torch demo chaos check test test-night durations explore simulate bench lint proto references docs console console-test pins sbom audit images wheels release e2e-kubernetes clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 24
@@ -80,6 +80,9 @@ durations: setup  ## run `make test` and write what took how long into tests/DUR
 
 explore: setup  ## try generated examples that `make test-night` does not
 	@$(TEST) -m "hypothesis and not night" --examples 1 --hypothesis-profile=explore
+
+simulate: setup  ## live through histories of seeds in virtual time, and check every promise (SEEDS=0:5000)
+	@$(BIN)/python -m stretto_testing --seeds $(or $(SEEDS),0:100)
 
 bench: setup  ## measure, as ratios against baselines of the same run
 	@$(BIN)/python -m tests.bench

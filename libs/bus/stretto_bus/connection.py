@@ -152,6 +152,13 @@ class Connection(Client):
         if PERMISSIONS not in err_msg.lower():
             await self._process_op_err(error)
 
+    async def _process_pong(self) -> None:
+        """Pass over a flush that nobody awaits any more: nats-py's reading task ends at the answer to its ping, and the
+        connection hears nothing until three more pings have had none."""
+        if self._pongs and self._pongs[0].done():
+            self._pongs[0] = asyncio.get_running_loop().create_future()
+        await super()._process_pong()
+
     def handler_of(self, sid: int) -> Callable[[Msg], None] | None:
         """Return the handler of a ``direct`` subscription; None: it is none, or there is no such subscription."""
         return getattr(getattr(self._subs.get(sid), "_cb", None), "handler", None)

@@ -43,13 +43,14 @@ log = structlog.get_logger("stretto.service")
 
 
 class Runner:
-    """One replica of a service."""
+    """One replica of a service. ``endpoints`` makes what tells of its health, by default over HTTP."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, endpoints: type[Health] = Health) -> None:
         self.service = service
         self.settings: Settings = service.settings
         self.metrics = Metrics(service.name)
         self.port = 0
+        self._endpoints = endpoints
         self._partitions: dict[int, tuple[Partition, asyncio.Task[None]]] = {}
         self._stop = asyncio.Event()
         self._wake = asyncio.Event()
@@ -68,7 +69,7 @@ class Runner:
         """Connect, join and serve until ``stop``."""
         service, settings = self.service, self.settings
         tracing = Tracing(service.name, settings.state_folder, settings.spans_bytes, settings.spans_per_s)
-        health = Health(service.name, settings.state_folder, self.report, self.metrics.text)
+        health = self._endpoints(service.name, settings.state_folder, self.report, self.metrics.text)
         self.port = await health.start(settings.health_host, settings.health_port, settings.health_listener)
         connecting = Bus.connect(settings.nats_url, settings.login(service.name), service.name)
         self._bus = await unless(self._stop, connecting)  # the server may start after us, or never

@@ -1,0 +1,126 @@
+"""Faults that a seed draws for one history: what happens to which process, when, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from stretto_testing.installation import Replica, SimulatedInstallation, SimulatedPod
+from stretto_testing.nodes import SimulatedProcess
+
+WITHIN_S = 25.0
+"""Time of a history in which faults begin."""
+STEPS_MOST = 400
+"""Longest fuse of a process that is to be hit between two of its steps."""
+HOUR_NS = 3600 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Blow:
+    """One fault. ``steps``: how many more steps its victim makes; ``lot`` chooses the victim."""
+
+    at_s: float
+    kind: str
+    lasts_s: float
+    steps: int
+    lot: float
+
+    def __str__(self) -> str:
+        return f"{self.kind} at {self.at_s:.1f} s for {self.lasts_s:.1f} s after {self.steps} steps ({self.lot:.3f})"
+
+
+KINDS = {
+    "kill replica": 4,
+    "freeze replica": 3,
+    "stop replica": 2,
+    "cut replica": 2,
+    "reset replica": 3,
+    "step clock": 1,
+    "kill server": 2,
+    "kill worker": 3,
+    "freeze worker": 2,
+    "cut worker": 1,
+    "reset worker": 1,
+}
+"""Kinds of faults, and how often each is drawn."""
+LASTS_S = {"freeze worker": 45.0, "kill server": 8.0}
+"""Longest time of a fault, where it is not that of most."""
+MOST_LAST_S = 12.0
+
+
+def drawn(chance: Random, most: int) -> list[Blow]:
+    """Return the faults of a history, in order."""
+    found: list[Blow] = []
+    for _ in range(chance.randrange(1, most + 1)):
+        kind = chance.choices([*KINDS], [*KINDS.values()])[0]
+        lasts_s = chance.uniform(0.05, LASTS_S.get(kind, MOST_LAST_S)) * chance.random()
+        at_s, steps = chance.uniform(0, WITHIN_S), chance.randrange(1, STEPS_MOST)
+        found.append(Blow(round(at_s, 3), kind, round(lasts_s, 3), steps, round(chance.random(), 6)))
+    return sorted(found, key=lambda fault: fault.at_s)
+
+
+class Faults:
+    """Injects faults into an installation, and heals them."""
+
+    def __init__(self, installation: SimulatedInstallation, faults: list[Blow]) -> None:
+        self._at = installation
+        self._simulation = installation.simulation
+        self.injected: list[str] = []
+        """Faults that had a victim, with its name"""
+        loop = self._simulation.loop
+        self.end_s = loop.time() + max((fault.at_s + fault.lasts_s for fault in faults), default=0.0)
+        for fault in faults:
+            self._later(fault.at_s, lambda fault=fault: self._begin(fault))
+
+    def _later(self, delay_s: float, action: Callable[[], object]) -> None:
+        loop = self._simulation.loop
+        loop.call_later(delay_s, action, context=loop.root.context)
+
+    def _begin(self, fault: Blow) -> None:
+        what, _, whom = fault.kind.partition(" ")
+        if whom == "server":
+            self._note(fault, "server")
+            self._simulation.server.kill()
+            self._later(fault.lasts_s, self._simulation.server.start)
+        elif whom == "worker":
+            pods = [pod for pod in self._at.pods if not pod.node.is_dead]
+            if pods:
+                self._hit(fault, what, pods[int(fault.lot * len(pods))])
+        else:
+            replicas = [each for each in self._at.replicas if each.node is not None and not each.node.is_dead]
+            if replicas:
+                self._hit(fault, what, replicas[int(fault.lot * len(replicas))])
+
+    def _note(self, fault: Blow, victim: str) -> None:
+        self.injected.append(f"{fault.kind}: {victim} at {self._simulation.loop.time():.3f} s")
+
+    def _hit(self, fault: Blow, what: str, victim: Replica | SimulatedPod) -> None:
+        """Light a fuse: the fault comes between two steps of its victim."""
+        node = victim.node
+        assert node is not None
+
+        def burnt() -> None:
+            self._note(fault, victim.name)
+            self._do(what, fault, victim, node)
+
+        node.fuse, node.burnt = fault.steps, burnt
+
+    def _do(self, what: str, fault: Blow, victim: Replica | SimulatedPod, node: SimulatedProcess) -> None:
+        simulation = self._simulation
+        network, loop = simulation.network, simulation.loop
+        if what == "kill":
+            self._at.kill_worker(victim) if isinstance(victim, SimulatedPod) else self._at.kill(victim)
+        elif what == "stop":
+            assert isinstance(victim, Replica)
+            self._at.stop(victim)
+        elif what == "freeze":
+            loop.freeze(node)
+            self._later(fault.lasts_s, lambda: loop.thaw(node))
+        elif what == "cut":
+            network.cut(node)
+            self._later(fault.lasts_s, lambda: network.mend(node))
+        elif what == "reset":
+            network.break_lines(node)
+        else:
+            node.wall_ahead_ns += HOUR_NS if fault.lot < 0.5 else -HOUR_NS

@@ -1,0 +1,165 @@
+"""An installation in a simulation: the streams, replicas of services as they are, and the pods of jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from stretto_bus import Client
+from stretto_bus.faults import BusFault
+from stretto_installation.provision import provision
+from stretto_messages.actuator import PodExited
+from stretto_runtime import Runner, Service
+from stretto_runtime.process.health import Health
+from stretto_wire.surroundings import chance
+
+from stretto_testing.nodes import SimulatedProcess
+from stretto_testing.simulation import URL, Simulation
+from stretto_testing.training import Job, SimulatedWorker
+
+STARTS_S = 1.5
+"""Longest time until a killed process has a successor that runs."""
+TELLS_EXIT_SHARE = 0.7
+"""Share of killed workers whose end is told; the lease of the others expires."""
+
+
+@cache
+def folder() -> Path:
+    """Return the folder where services would keep their spans."""
+    return Path(tempfile.mkdtemp(prefix="stretto-simulation-"))
+
+
+class Silent(Health):
+    """Health that nobody asks for: a simulation has no ports."""
+
+    async def start(self, host: str, port: int, descriptor: int | None = None) -> int:
+        return 0
+
+    async def stop(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(eq=False)
+class Replica:
+    """One process of a service, and those that succeed it under its name."""
+
+    name: str
+    make: Callable[[], Service]
+    node: SimulatedProcess | None = None
+    runner: Runner | None = None
+
+
+@dataclass(eq=False)
+class SimulatedPod:
+    """A worker's process."""
+
+    job: Job
+    name: str
+    node: SimulatedProcess
+
+
+@dataclass
+class SimulatedInstallation:
+    """Everything that runs. Pods and replicas that end are followed by others, as on any cluster."""
+
+    simulation: Simulation
+    client: Client
+    replicas: list[Replica] = field(default_factory=list[Replica])
+    pods: list[SimulatedPod] = field(default_factory=list[SimulatedPod])
+    jobs: list[Job] = field(default_factory=list[Job])
+    serial: count[int] = field(default_factory=count)
+
+    @classmethod
+    async def open(cls, simulation: Simulation) -> SimulatedInstallation:
+        """Make the streams."""
+        client = await Client.connect(URL)
+        await provision(client.bus)
+        return cls(simulation, client)
+
+    def run_service(self, make: Callable[[], Service], replicas: int) -> None:
+        """Start replicas of a service."""
+        for _ in range(replicas):
+            replica = Replica("", make)
+            self.replicas.append(replica)
+            self.start(replica)
+
+    def start(self, replica: Replica) -> None:
+        """Start a replica as a new process."""
+        service = replica.make()
+        replica.name = f"{service.name}-{next(self.serial)}"
+
+        async def serve() -> None:
+            replica.runner = Runner(service, Silent)
+            await replica.runner.run()
+
+        replica.node = self.simulation.process(replica.name, serve())
+
+    def kill(self, replica: Replica) -> None:
+        """Kill a replica; another process takes its place some time later."""
+        if replica.node is not None and not replica.node.is_dead:
+            self.simulation.kill(replica.node)
+            self._later(self.simulation.chance.uniform(0, STARTS_S), lambda: self.start(replica))
+
+    def stop(self, replica: Replica) -> None:
+        """Ask a replica to end, as SIGTERM does; another process takes its place."""
+        node, runner = replica.node, replica.runner
+        if node is None or runner is None or node.is_dead:
+            return
+        self.simulation.loop.call_soon(runner.stop, context=node.context)
+        self._later(15.0, lambda: self.kill(replica) if replica.node is node else None)
+
+    async def submit(self, job: Job, workers: int) -> None:
+        """Submit a job, and start its workers."""
+        self.jobs.append(job)
+        await self.client.publish(job.submission, f"gateway:submit-{job.name}", tries_s=600.0)
+        for _ in range(workers):
+            self.start_worker(job)
+
+    def start_worker(self, job: Job) -> None:
+        """Start a worker under a name of its own."""
+        name = f"worker-{next(job.pods)}"
+
+        async def work() -> None:
+            client = await Client.connect(URL)
+            await SimulatedWorker(job, name, client).run()
+            await client.close()
+
+        self.pods.append(SimulatedPod(job, name, self.simulation.process(f"{job.name}/{name}", work())))
+
+    def kill_worker(self, pod: SimulatedPod) -> None:
+        """Kill a worker; another one takes its place, and mostly its end is told."""
+        if pod.node.is_dead:
+            return
+        self.simulation.kill(pod.node)
+        self.pods.remove(pod)
+        draw = self.simulation.chance
+        self._later(draw.uniform(0.5, 10.0), lambda: self.start_worker(pod.job))
+        if draw.random() < TELLS_EXIT_SHARE:
+            self._later(draw.uniform(0.1, 5.0), lambda: self._run(self._tell_exit(pod)))
+
+    async def _tell_exit(self, pod: SimulatedPod) -> None:
+        exited = PodExited(job=pod.job.name, pod=pod.name, role="worker", reason="killed", exit_code=-9)
+        with contextlib.suppress(BusFault):
+            await self.client.publish(exited, f"actuator:exit-{pod.job.name}-{pod.name}", tries_s=60.0)
+
+    def _later(self, delay_s: float, action: Callable[[], Any]) -> None:
+        self.simulation.loop.call_later(delay_s, action, context=self.simulation.loop.root.context)
+
+    def _run(self, work: Any) -> None:
+        self.simulation.loop.begin(self.simulation.loop.root, work)
+
+
+async def until(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait until a condition holds; return whether it does before ``timeout_s`` is over."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + timeout_s
+    while not condition() and loop.time() < end_s:
+        await asyncio.sleep(0.5 + 0.1 * chance().random())
+    return condition()

@@ -1,0 +1,1 @@
+"""A JetStream server in memory, which speaks the protocol of NATS to the unchanged client."""

@@ -1,0 +1,232 @@
+"""A NATS server in memory: it speaks the protocol on the lines of a simulated network, and keeps streams.
+
+The client is unchanged, down to the bytes that it writes and reads. What is stored outlives the server's process, as
+on a disk that is synced; what is on its way, subscriptions and consumers that are not durable do not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+from random import Random
+
+from stretto_wire.contract.registry import partition_of
+
+from stretto_testing.jetstream.api import Api
+from stretto_testing.jetstream.consumers import Consumer, Timer
+from stretto_testing.jetstream.streams import ApiRefusal, Kept, KeptStream, offered
+from stretto_testing.jetstream.subjects import Interest
+from stretto_testing.loop import SimulatedLoop
+from stretto_testing.network import Line, Network
+
+VERSION = "2.15.0"
+MAX_PAYLOAD = 8 << 20
+NOBODY = b"NATS/1.0 503\r\n\r\n"
+EXPIRY_LATE_S = 1.0
+"""Longest time by which the end of a message's lifetime is late."""
+
+
+@dataclass(slots=True, eq=False)
+class ClientSession:
+    """One client: what of a command has arrived, and its subscriptions by number."""
+
+    line: Line
+    unread: bytes = b""
+    subscriptions: dict[int, Subscription] = field(default_factory=dict[int, "Subscription"])
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """One subscription of a client."""
+
+    session: ClientSession
+    number: int
+    pattern: str
+
+
+class SimulatedServer:
+    """One server. ``on_stored`` sees every message that a stream takes, and the name of the process that sent it."""
+
+    def __init__(self, loop: SimulatedLoop, chance: Random) -> None:
+        self.chance = chance
+        self.api = Api(self)
+        self.network = Network(loop, self, Random(chance.getrandbits(64)))
+        self.on_stored: Callable[[KeptStream, Kept, str], None] = lambda stream, kept, writer: None
+        self._writer = ""
+        self.wall_ahead_ns = 0
+        self._loop = loop
+        self._sessions: dict[Line, ClientSession] = {}
+        self._interest: Interest[Subscription] = Interest()
+        self._clients = count(1)
+        self._expiring: dict[str, tuple[int, Timer]] = {}
+        """KeptStream -> the end of a lifetime that is waited for, and its timer"""
+        self.api.on_created = self._created
+
+    # the life of the process -----------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """End the server as SIGKILL does; nobody can connect until ``start``."""
+        self.network.is_refused = True
+        for session in list(self._sessions.values()):
+            session.line.hang_up()
+        for consumer in list(self.api.consumers.values()):
+            if not consumer.is_durable:
+                self.api.remove(consumer)
+
+    def start(self) -> None:
+        """Start it again, on what is stored."""
+        self.network.is_refused = False
+        for stream in self.api.streams.values():
+            stream.expire()
+
+    # the host of consumers -------------------------------------------------------------------------------------
+
+    def now_ns(self) -> int:
+        return self._loop.wall_ns() + self.wall_ahead_ns
+
+    def after(self, delay_s: float, action: Callable[[], None]) -> Timer:
+        return self._loop.call_at(self._loop.time() + delay_s, action, context=self._loop.root.context)
+
+    def listens(self, subject: str) -> bool:
+        return any(True for _ in self._interest.of(subject))
+
+    def forget(self, consumer: Consumer) -> None:
+        self.api.remove(consumer)
+
+    def deliver(self, to: str, subject: str, reply: str, block: bytes, data: bytes) -> None:
+        for subscription in list(self._interest.of(to)):
+            self._send(subscription, subject, reply, block, data)
+
+    # the protocol ----------------------------------------------------------------------------------------------
+
+    def opened(self, line: Line) -> None:
+        info = {"server_id": "S", "server_name": "simulated", "version": VERSION, "proto": 1, "headers": True}
+        info |= {"max_payload": MAX_PAYLOAD, "client_id": next(self._clients), "jetstream": True}
+        self._sessions[line] = ClientSession(line)
+        line.send(b"INFO %b\r\n" % json.dumps(info).encode())
+
+    def closed(self, line: Line) -> None:
+        session = self._sessions.pop(line, None)
+        for subscription in session.subscriptions.values() if session is not None else ():
+            self._interest.remove(subscription.pattern, subscription)
+
+    def received(self, line: Line, data: bytes) -> None:
+        session = self._sessions.get(line)
+        if session is None:
+            return
+        data, begin = session.unread + data, 0
+        while (end := data.find(b"\r\n", begin)) >= 0:
+            words = data[begin:end].split()
+            after = end + 2
+            if words[0] in (b"PUB", b"HPUB"):
+                after += int(words[-1]) + 2
+                if after > len(data):
+                    break
+                self._writer = line.node.name
+                self._published(words, data[end + 2 : after - 2])
+                self._writer = ""
+            else:
+                self._told(session, words)
+            begin = after
+        session.unread = data[begin:]
+
+    def _told(self, session: ClientSession, words: list[bytes]) -> None:
+        if words[0] == b"PING":
+            session.line.send(b"PONG\r\n")
+        elif words[0] == b"SUB":
+            subscription = Subscription(session, int(words[-1]), words[1].decode())
+            session.subscriptions[subscription.number] = subscription
+            self._interest.add(subscription.pattern, subscription)
+        elif words[0] == b"UNSUB":
+            gone = session.subscriptions.pop(int(words[1]), None)
+            if gone is not None:
+                self._interest.remove(gone.pattern, gone)
+
+    def _published(self, words: list[bytes], body: bytes) -> None:
+        has_headers = words[0] == b"HPUB"
+        names = words[1 : -2 if has_headers else -1]
+        subject, reply = names[0].decode(), names[1].decode() if len(names) > 1 else ""
+        at = int(words[-2]) if has_headers else 0
+        self.publish(_mapped(subject), reply, body[:at], body[at:])
+
+    def publish(self, subject: str, reply: str, block: bytes, data: bytes) -> None:
+        """Take a message, of a client or of the simulation itself."""
+        if subject.startswith("$JS.API."):
+            self._asked(subject, reply, data)
+            return
+        if subject.startswith("$JS.ACK."):
+            self._acknowledged(subject, reply, data)
+            return
+        for stream in self.api.streams.values():
+            if stream.takes(subject):
+                self._store(stream, subject, reply, block, data)
+                break
+        else:
+            if reply and not self.listens(subject):
+                self.deliver(reply, reply, "", NOBODY, b"")
+        self.deliver(subject, subject, reply, block, data)
+
+    def _asked(self, subject: str, reply: str, data: bytes) -> None:
+        try:
+            answer = self.api.ask(subject, reply, data)
+        except ApiRefusal as refused:
+            answer = {"error": refused.body}
+        if answer is not None and reply:
+            self.deliver(reply, reply, "", b"", json.dumps(answer).encode())
+
+    def _acknowledged(self, subject: str, reply: str, data: bytes) -> None:
+        _, _, stream, name, _, seq, number, *_ = subject.split(".")
+        if (consumer := self.api.consumers.get((stream, name))) is not None:
+            consumer.settled(int(seq), int(number), data)
+        if reply:
+            self.deliver(reply, reply, "", b"", b"")
+
+    # streams ---------------------------------------------------------------------------------------------------
+
+    def _store(self, stream: KeptStream, subject: str, reply: str, block: bytes, data: bytes) -> None:
+        try:
+            answer = stream.publish(offered(subject, block, data))
+        except ApiRefusal as refused:
+            answer = {"error": refused.body, "stream": stream.name, "seq": 0}
+        if answer is not None and reply:
+            self.deliver(reply, reply, "", b"", json.dumps(answer).encode())
+
+    def _created(self, stream: KeptStream) -> None:
+        def stored(kept: Kept) -> None:
+            self.on_stored(stream, kept, self._writer)
+            self._expire_later(stream)
+
+        stream.on_stored.append(stored)
+
+    def _expire_later(self, stream: KeptStream) -> None:
+        """Set the timer of the next message whose lifetime ends."""
+        due_ns, set_to = stream.next_expiry_ns, self._expiring.get(stream.name)
+        if due_ns is None or (set_to is not None and set_to[0] <= due_ns):
+            return
+        if set_to is not None:
+            set_to[1].cancel()
+        delay_s = max(0.0, (due_ns - self.now_ns()) / 1e9) + self.chance.uniform(0, EXPIRY_LATE_S)
+        self._expiring[stream.name] = due_ns, self.after(delay_s, lambda: self._expire(stream))
+
+    def _expire(self, stream: KeptStream) -> None:
+        del self._expiring[stream.name]
+        stream.expire()
+        self._expire_later(stream)
+
+    def _send(self, subscription: Subscription, subject: str, reply: str, block: bytes, data: bytes) -> None:
+        number = subscription.number
+        if block:
+            head = f"HMSG {subject} {number} {reply + ' ' if reply else ''}{len(block)} {len(block) + len(data)}\r\n"
+        else:
+            head = f"MSG {subject} {number} {reply + ' ' if reply else ''}{len(data)}\r\n"
+        subscription.session.line.send(b"%b%b%b\r\n" % (head.encode(), block, data))
+
+
+def _mapped(subject: str) -> str:
+    """Return where a request goes: to the owner of the job's partition, as ``RPC_MAPPING`` of the real server does."""
+    words = subject.split(".")
+    if len(words) == 5 and words[:2] == ["rpc", "v1"]:
+        return ".".join((*words[:4], str(partition_of(words[4])), words[4]))
+    return subject

@@ -1,0 +1,214 @@
+"""A job of a simulation: workers that lease and train shards, and parameter servers that keep nothing but their books.
+
+The books are those of the product (``stretto_parameters.records``); the workers follow the steps of the trainer's. A
+sample's gradient is a count: the truth about what each column has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from itertools import count
+from random import Random
+from typing import cast
+
+import numpy as np
+from stretto_bus import Client
+from stretto_bus.faults import CallRefused, CallTimeout
+from stretto_messages.dispatcher import (
+    NextShard,
+    NextShardReply,
+    ReleaseShard,
+    ShardHeartbeat,
+    ShardReport,
+)
+from stretto_messages.values import BUCKETS, SLICES, Shard
+from stretto_parameters.records import Code, Own, Records, judge
+from stretto_wire.contract.submission import JobSubmitted
+from stretto_wire.jobspec.spec import JobSpec
+from stretto_wire.surroundings import chance
+
+from stretto_testing.loop import SimulatedLoop
+
+COLUMNS, FIRST_SLICE = BUCKETS + SLICES, BUCKETS
+HALVES = (range(COLUMNS // 2), range(COLUMNS // 2, COLUMNS))
+BATCH, BATCHES_PER_SHARD = 8, 5
+HEARTBEAT_S = 1.0
+ANSWER_S = 3.0
+STEP_S = 0.15
+"""Mean time of a step."""
+LOST_SHARE, LATE_S = 0.02, 10.0
+"""Share of pushes whose request or answer is lost, and the longest time by which a lost request comes after all."""
+RELEASED_SHARE = 0.002
+"""Share of steps after which a worker gives its shard back."""
+
+
+class ColumnServer:
+    """Columns of a job: the product's books about them, and beside these the truth, for every sample.
+
+    ``counts`` [epochs, samples, columns]: how often each column has each sample.
+    """
+
+    def __init__(self, columns: range, epochs: int, samples: int) -> None:
+        self.records = Records(COLUMNS, FIRST_SLICE)
+        self.counts = np.zeros((epochs, samples, COLUMNS), np.int8)
+        self.claim = np.zeros(COLUMNS, np.bool_)
+        self.claim[columns.start : columns.stop] = True
+        self._own = np.full(COLUMNS, Own.MINE, np.int64)
+
+    def begin(self, shard: int, attempt: int) -> int | None:
+        """Refuse lower attempts from now on; return how far all columns are with a shard, None: it is finished."""
+        if shard in self.records.finished:
+            return None
+        far = int(self.records.offsets(shard)[self.claim].min())
+        self.records.raise_attempt(shard, attempt)
+        return far
+
+    def push(self, shard: Shard, start: int, stop: int) -> Code:
+        """Apply samples start..stop of a shard to every column that has not got them."""
+        records = self.records
+        offsets = records.offsets(shard.id)
+        code = judge(self.claim, self._own, offsets, start, stop, records.is_stale(shard.id, shard.attempt))
+        if code is Code.APPLIED:
+            applied = self.claim & (offsets == start)
+            records.account(shard.id, shard.attempt, start, stop, applied)
+            self.counts[shard.epoch, shard.start + start : shard.start + stop] += applied
+        return code
+
+
+class Job:
+    """A job and the truth about it. ``attempts``: the highest attempt of each shard that a worker was ever told."""
+
+    def __init__(self, name: str, samples: int, epochs: int) -> None:
+        self.name, self.samples, self.epochs = name, samples, epochs
+        self.servers = [ColumnServer(half, epochs, samples) for half in HALVES]
+        self.attempts: dict[int, int] = {}
+        self.wrong: list[str] = []
+        """Answers that a worker should not have got"""
+        self.is_over = False
+        """A worker was told that nothing is left."""
+        self.pods = count()
+
+    @property
+    def submission(self) -> JobSubmitted:
+        """Return the message that submits it."""
+        data = {"samples": self.samples, "batch_size": BATCH, "batches_per_shard": BATCHES_PER_SHARD}
+        document = {"name": self.name, "model": {"entry": "m:M"}, "dataset": data | {"epochs": self.epochs}}
+        return JobSubmitted(job=self.name, spec=JobSpec.parse(document))
+
+    def missing_and_repeated(self) -> tuple[int, int]:
+        """Return how many counts of samples are missing in all columns together, and how many are too many."""
+        counts = np.sum([server.counts for server in self.servers], axis=0)
+        return int((counts == 0).sum()), int((counts > 1).sum())
+
+
+class SimulatedWorker:
+    """A worker of a job: one lease at a time, a heartbeat a second, pushes in order, one at a time."""
+
+    def __init__(self, job: Job, pod: str, client: Client) -> None:
+        self._job, self._pod, self._client = job, pod, client
+        self._serial = count(1)
+        self._held: Shard | None = None
+        self._offset = 0
+        self._is_stale = False
+
+    async def run(self) -> None:
+        """Train until nothing is left."""
+        beating = asyncio.create_task(self._beat())
+        done: ShardReport | None = None
+        while (reply := await self._next(done)).answer not in ("end", "unknown"):
+            done = None
+            if reply.forget:
+                for server in self._job.servers:
+                    server.records.finish(reply.forget)
+            if reply.shard is None:
+                await asyncio.sleep(max(0.05, reply.wait_s))
+                continue
+            self._held, self._offset, self._is_stale = reply.shard, reply.shard.offset, False
+            if await self._train(reply.shard):
+                done = None if self._is_stale else ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
+            self._held = None
+        self._job.is_over = self._job.is_over or reply.answer == "end"
+        beating.cancel()
+
+    async def _next(self, done: ShardReport | None) -> NextShardReply:
+        """Ask for a shard, under one id until there is an answer."""
+        asked = f"{self._pod}-next.{next(self._serial)}"
+        request = NextShard(job=self._job.name, pod=self._pod, request_id=asked, complete=done, ahead=True)
+        while True:
+            with contextlib.suppress(CallTimeout):
+                reply: NextShardReply = await self._client.call(request, ANSWER_S)
+                if reply.shard is not None:
+                    self._told(reply.shard)
+                return reply
+
+    def _told(self, shard: Shard) -> None:
+        attempts = self._job.attempts
+        attempts[shard.id] = max(shard.attempt, attempts.get(shard.id, 0))
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT_S)
+            shard = self._held
+            if shard is None or self._is_stale:
+                continue
+            beat = ShardHeartbeat(
+                job=self._job.name, pod=self._pod, shard=shard.id, attempt=shard.attempt, offset=self._offset,
+                samples_per_s=1.0,
+            )  # fmt: skip
+            newest = self._job.attempts[shard.id]
+            try:
+                answer = (await self._client.call(beat, ANSWER_S)).answer
+            except (CallTimeout, CallRefused):
+                continue
+            if answer == "ok" and newest > shard.attempt:
+                text = f"{self._pod} may go on with attempt {shard.attempt} of shard {shard.id}, after {newest}"
+                self._job.wrong.append(text)
+            if answer == "stale" and self._held is shard:
+                self._is_stale = True
+
+    async def _train(self, shard: Shard) -> bool:
+        """Train the rest of a shard; return whether all of it is applied."""
+        begun = [server.begin(shard.id, shard.attempt) for server in self._job.servers]
+        known = [offset for offset in begun if offset is not None]
+        self._offset = min(known, default=shard.length)
+        while self._offset < shard.length:
+            if self._is_stale:
+                return False
+            await asyncio.sleep(chance().expovariate(1 / STEP_S))
+            stop = min(self._offset + BATCH, shard.length)
+            for server in self._job.servers:
+                if await _push(server, shard, self._offset, stop, chance()) is not Code.APPLIED:
+                    return False
+            self._offset = stop
+            if chance().random() < RELEASED_SHARE:
+                await self._give_back(shard)
+                return False
+        return True
+
+    async def _give_back(self, shard: Shard) -> None:
+        request = ReleaseShard(
+            job=self._job.name, pod=self._pod, shard=shard.id, attempt=shard.attempt, offset=self._offset
+        )
+        with contextlib.suppress(CallTimeout, CallRefused):
+            await self._client.call(request, ANSWER_S)
+
+
+async def _push(server: ColumnServer, shard: Shard, start: int, stop: int, chance: Random) -> Code:
+    """Push until an answer comes; a request that is lost may arrive later, behind others."""
+    while True:
+        await asyncio.sleep(chance.expovariate(1 / 0.002))
+        lot = chance.random()
+        if lot >= LOST_SHARE:
+            return server.push(shard, start, stop)
+        if lot < LOST_SHARE / 2:
+            server.push(shard, start, stop)  # applied, and the answer is lost
+        else:
+            _later(chance.uniform(0, LATE_S), server, shard, start, stop)
+        await asyncio.sleep(1.0)
+
+
+def _later(delay_s: float, server: ColumnServer, shard: Shard, start: int, stop: int) -> None:
+    """Push some time later, whatever has become of the worker by then."""
+    loop = cast(SimulatedLoop, asyncio.get_running_loop())
+    loop.call_later(delay_s, server.push, shard, start, stop, context=loop.root.context)

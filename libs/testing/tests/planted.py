@@ -1,0 +1,142 @@
+"""Defects that a simulation has to find: one function each, changed in place as long as a history runs.
+
+``python planted.py NUMBER SEEDS`` plants one, and prints the first seed below SEEDS that finds it, and what it broke.
+"""
+
+from __future__ import annotations
+import __future__
+
+import contextlib
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from stretto_bus.reading.ordered_consumer import OrderedConsumer
+from stretto_bus.writer import Writer
+from stretto_core.dispatcher.book import Book
+from stretto_core.dispatcher.machine import ShardLedger
+from stretto_core.dispatcher.state import LedgerState
+from stretto_runtime.owner.session import ClientSession
+from stretto_runtime.owner.state import recovery
+from stretto_runtime.owner.tenure import succession
+from stretto_testing.history import History
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A defect: ``old`` stands once in the source of ``function``, and ``new`` in its place."""
+
+    name: str
+    function: Callable[..., Any]
+    old: str
+    new: str
+
+    @contextlib.contextmanager
+    def planted(self) -> Generator[None]:
+        """Change the function in place, for whoever has it already."""
+        source = inspect.getsource(self.function)
+        assert source.count(self.old) == 1, f"{self.name}: plant it anew"
+        lines = textwrap.dedent(source.replace(self.old, self.new)).splitlines()
+        text = "\n".join(line for line in lines if not line.startswith("@"))
+        names = dict(self.function.__globals__)
+        flags = __future__.annotations.compiler_flag
+        exec(compile(text, f"planted: {self.name}", "exec", flags, dont_inherit=True), names)
+        changed = names[self.function.__name__]
+        before, self.function.__code__ = self.function.__code__, changed.__code__
+        try:
+            yield
+        finally:
+            self.function.__code__ = before
+
+
+PLANTS = [
+    Plant(
+        "outputs leave without the fence",
+        Writer.send,
+        "self._put(subject, data, lines + self._behind)",
+        "self._put(subject, data, lines)",
+    ),
+    Plant(
+        "journal frames leave without the fence",
+        Writer.store,
+        "self._bus.put(subject, data, lines + self._behind, receiver)",
+        "self._bus.put(subject, data, lines, receiver)",
+    ),
+    Plant(
+        "a heartbeat extends a lost lease",
+        ShardLedger._heartbeat,
+        "        if lease is not None:\n            self._check_offset",
+        "        answer = answer.replace('stale', 'ok')\n        if lease is not None:\n            self._check_offset",
+    ),
+    Plant(
+        "a snapshot is saved before its outputs are stored, and names them",
+        ClientSession._snapshot,
+        "out_seq = self._writer.last_seq if self.live else self._scan_from",
+        "out_seq = self._writer.last_seq + 1000",
+    ),
+    Plant(
+        "a snapshot names one input more than it contains",
+        ClientSession._snapshot,
+        "Cursor(self._seq, out_seq",
+        "Cursor(self._seq + 1, out_seq",
+    ),
+    Plant(
+        "a successor does not look for the outputs of its predecessor",
+        succession.published_ids,
+        'frozenset([stored.headers["ce-id"] async for stored in _outputs(bus, service, number, start, end, True)])',
+        "frozenset()",
+    ),
+    Plant("a shard that comes again keeps its attempt", Book._lease, "shard.attempt += 1", "shard.attempt = 1"),
+    Plant(
+        "a reopened consumer begins one message late",
+        OrderedConsumer._arrived,
+        "self._next = seq + 1",
+        "self._next = seq + 2",
+    ),
+    Plant(
+        "a reopened consumer begins one message early",
+        OrderedConsumer._arrived,
+        "self._next = seq + 1",
+        "self._next = seq",
+    ),
+    Plant(
+        "who takes over proves nothing to its predecessor",
+        recovery.load,
+        "await snapshots.mark(cursor, attempt)",
+        "pass",
+    ),
+    Plant(
+        "a broken connection is not taken for lost messages",
+        ClientSession._check,
+        "if not (self._writer.idle and self._journal.idle):",
+        "if False:",
+    ),
+    Plant(
+        "a silent worker keeps its lease for ever",
+        ShardLedger._tick,
+        "st.lost(now, self.settings)",
+        "()",
+    ),
+    Plant(
+        "what a dead worker held is not put back",
+        LedgerState.take_back,
+        "book.requeued.append(lease)",
+        "pass",
+    ),
+]
+
+
+def found_by(plant: Plant, seeds: range) -> tuple[int, str] | None:
+    """Return the first seed that finds a defect, and what it broke; None: none does."""
+    with plant.planted():
+        for seed in seeds:
+            if broken := History(seed).run().broken:
+                return seed, broken[0]
+    return None
+
+
+if __name__ == "__main__":
+    sys.stdout.write(f"{found_by(PLANTS[int(sys.argv[1])], range(int(sys.argv[2])))}\n")
