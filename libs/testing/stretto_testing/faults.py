@@ -8,6 +8,7 @@ from random import Random
 
 from stretto_testing.installation import Replica, SimulatedInstallation, SimulatedPod
 from stretto_testing.nodes import SimulatedProcess
+from stretto_testing.pods import PodProcess
 
 WITHIN_S = 25.0
 """Time of a history in which faults begin."""
@@ -84,7 +85,7 @@ class Faults:
             self._simulation.server.kill()
             self._later(fault.lasts_s, self._simulation.server.start)
         elif whom == "worker":
-            pods = [pod for pod in self._at.pods if not pod.node.is_dead]
+            pods = self._at.workers()
             if pods:
                 self._hit(fault, what, pods[int(fault.lot * len(pods))])
         else:
@@ -93,9 +94,12 @@ class Faults:
                 self._hit(fault, what, replicas[int(fault.lot * len(replicas))])
 
     def _note(self, fault: Blow, victim: str) -> None:
-        self.injected.append(f"{fault.kind}: {victim} at {self._simulation.loop.time():.3f} s")
+        now_s = self._simulation.loop.time()
+        self.injected.append(f"{fault.kind}: {victim} at {now_s:.3f} s")
+        for job in self._at.jobs.values():
+            job.troubled_until_s = max(job.troubled_until_s, now_s + fault.lasts_s)
 
-    def _hit(self, fault: Blow, what: str, victim: Replica | SimulatedPod) -> None:
+    def _hit(self, fault: Blow, what: str, victim: Replica | SimulatedPod | PodProcess) -> None:
         """Light a fuse: the fault comes between two steps of its victim."""
         node = victim.node
         assert node is not None
@@ -106,11 +110,11 @@ class Faults:
 
         node.fuse, node.burnt = fault.steps, burnt
 
-    def _do(self, what: str, fault: Blow, victim: Replica | SimulatedPod, node: SimulatedProcess) -> None:
+    def _do(self, what: str, fault: Blow, victim: Replica | SimulatedPod | PodProcess, node: SimulatedProcess) -> None:
         simulation = self._simulation
         network, loop = simulation.network, simulation.loop
         if what == "kill":
-            self._at.kill_worker(victim) if isinstance(victim, SimulatedPod) else self._at.kill(victim)
+            self._at.kill_worker(victim) if not isinstance(victim, Replica) else self._at.kill(victim)
         elif what == "stop":
             assert isinstance(victim, Replica)
             self._at.stop(victim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -9,20 +10,22 @@ from random import Random
 from typing import Any
 
 import structlog
+from stretto_bus.faults import Fault
 from stretto_dispatcher.service import Dispatcher
-from stretto_dispatcher.settings import DispatcherSettings
 
 from stretto_testing.faults import Blow, Faults, drawn
-from stretto_testing.installation import SimulatedInstallation, folder, until
+from stretto_testing.installation import SimulatedInstallation, until
 from stretto_testing.invariants import Watch, books, decided_again
 from stretto_testing.jetstream.streams import Kept, KeptStream
 from stretto_testing.loop import Stuck
-from stretto_testing.simulation import URL, Simulation
+from stretto_testing.services import CORES, DECIDING, Conditions
+from stretto_testing.simulation import Simulation
 from stretto_testing.training import BATCH, BATCHES_PER_SHARD, Job
 
 FAULTS_MOST = 8
-LIVE_WITHIN_S = 240.0
-"""Time after the last fault within which every job ends."""
+WHOLE_EVERY = 6
+LIVE_WITHIN_S, CALMS_S = 240.0, 10.0
+"""Times after the last fault within which every job ends, and after which everybody is connected."""
 
 
 @dataclass
@@ -39,14 +42,11 @@ class Ending:
     steps: int = 0
 
 
-def make_dispatcher() -> Dispatcher:
-    """Return a dispatcher as an installation runs it; jobs are small, so its lease is short."""
-    settings: dict[str, Any] = {"nats_url": URL, "state_folder": folder(), "spans_per_s": 1e-9}
-    return Dispatcher(DispatcherSettings(**settings, lease_timeout_s=12.0))
-
-
 class History:
-    """The history of a seed. ``faults`` replace those that the seed draws; ``tell`` gets every line of the trace."""
+    """The history of a seed. ``faults`` replace those that it draws; ``tell`` gets every line of the trace.
+
+    Every ``WHOLE_EVERY`` th has the services that decide, and the actuator; the others, quicker by far, the dispatcher.
+    """
 
     def __init__(
         self, seed: int, faults: Sequence[Blow] | None = None, tell: Callable[[str], None] | None = None
@@ -57,10 +57,16 @@ class History:
             Job(f"job-{number}", BATCH * BATCHES_PER_SHARD * draw.randrange(10, 40), draw.randrange(1, 3))
             for number in range(draw.randrange(1, 3))
         ]
+        self._conditions = Conditions.drawn(draw)
+        self._is_whole = seed % WHOLE_EVERY == 0
         self._workers, self._replicas = draw.randrange(1, 4), draw.randrange(2, 4)
         self._tell = tell
         self._simulation = Simulation(seed)
-        self._watch = Watch(("dispatcher",))
+        self._services = [*DECIDING] if self._is_whole else [Dispatcher]
+        names = [kind.name for kind in self._services]
+        self._simulation.network.delay_s = self._conditions.delay_s
+        self._simulation.server.is_clustered = self._conditions.is_clustered
+        self._watch = Watch([*names, "actuator"] if self._is_whole else names, CORES)
         self._outcome = Ending(seed, self._faults)
 
     def run(self) -> Ending:
@@ -72,8 +78,9 @@ class History:
         with simulation:
             try:
                 simulation.run(self._live())
-            except Stuck as stuck:
-                outcome.broken.append(str(stuck))
+            except (Stuck, Fault) as error:
+                outcome.broken.append(f"{type(error).__name__}: {error}")
+            self._tell = None  # what is left of processes has nothing more to say
         structlog.configure(**before)
         outcome.broken += self._watch.broken + simulation.faults
         outcome.simulated_s, outcome.steps = simulation.loop.time(), simulation.loop.steps
@@ -84,16 +91,35 @@ class History:
         installation = await SimulatedInstallation.open(simulation)
         faults = Faults(installation, list(self._faults))
         outcome.injected = faults.injected
-        installation.run_service(make_dispatcher, self._replicas)
+        for kind in self._services:
+            installation.run_service(self._conditions.maker(kind), self._replicas)
+        if self._is_whole:
+            installation.run_service(
+                lambda: self._conditions.make_actuator(installation.place.backend()), self._replicas
+            )
         for job in self._jobs:
-            await installation.submit(job, self._workers)
+            await installation.submit(job, 0 if self._is_whole else self._workers)
         ends_s = faults.end_s + LIVE_WITHIN_S
         if not await until(lambda: all(job.is_over for job in self._jobs), ends_s - simulation.loop.time()):
             late = [job.name for job in self._jobs if not job.is_over]
             outcome.broken.append(f"not over {LIVE_WITHIN_S:g} s after the last fault: {', '.join(late)}")
             return
+        await asyncio.sleep(max(0.0, faults.end_s - simulation.loop.time()) + CALMS_S)
         outcome.broken += books(installation)
-        outcome.broken += await decided_again(installation, make_dispatcher())
+        services = [self._conditions.make(kind) for kind in self._services]
+        if self._is_whole:
+            outcome.broken += self._closed()
+            services.append(self._conditions.make_actuator(installation.place.backend()))
+        for service in services:
+            outcome.broken += await decided_again(installation, service)
+
+    def _closed(self) -> list[str]:
+        """Return what the product itself found wrong with the books of jobs."""
+        return [
+            f"{name}: finished with {job.samples_lost} samples lost, {job.samples_repeated} repeated"
+            for name, job in self._watch.finished.items()
+            if job.samples_lost or job.samples_repeated
+        ]
 
     def _stored(self, stream: KeptStream, kept: Kept, writer: str) -> None:
         text = (
@@ -103,6 +129,8 @@ class History:
         if self._tell is not None:
             self._tell(text)
         self._watch.stored(stream, kept, writer)
+        for job in self._jobs if self._is_whole else ():
+            job.is_over = job.name in self._watch.finished
 
     def _logged(
         self, logger: Any, name: str, event: structlog.typing.EventDict

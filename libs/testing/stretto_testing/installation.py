@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 from stretto_bus import Client
 from stretto_bus.faults import BusFault
 from stretto_installation.provision import provision
+from stretto_installation.settings import StreamsSettings
 from stretto_messages.actuator import PodExited
 from stretto_runtime import Runner, Service
 from stretto_runtime.process.health import Health
 from stretto_wire.surroundings import chance
 
 from stretto_testing.nodes import SimulatedProcess
+from stretto_testing.pods import PodProcess, SimulatedPlace
+from stretto_testing.services import CORES
 from stretto_testing.simulation import URL, Simulation
 from stretto_testing.training import Job, SimulatedWorker
 
@@ -28,12 +28,6 @@ STARTS_S = 1.5
 """Longest time until a killed process has a successor that runs."""
 TELLS_EXIT_SHARE = 0.7
 """Share of killed workers whose end is told; the lease of the others expires."""
-
-
-@cache
-def folder() -> Path:
-    """Return the folder where services would keep their spans."""
-    return Path(tempfile.mkdtemp(prefix="stretto-simulation-"))
 
 
 class Silent(Health):
@@ -71,17 +65,20 @@ class SimulatedInstallation:
 
     simulation: Simulation
     client: Client
+    place: SimulatedPlace
+    jobs: dict[str, Job]
     replicas: list[Replica] = field(default_factory=list[Replica])
     pods: list[SimulatedPod] = field(default_factory=list[SimulatedPod])
-    jobs: list[Job] = field(default_factory=list[Job])
     serial: count[int] = field(default_factory=count)
 
     @classmethod
     async def open(cls, simulation: Simulation) -> SimulatedInstallation:
         """Make the streams."""
         client = await Client.connect(URL)
-        await provision(client.bus)
-        return cls(simulation, client)
+        variables = {"STRETTO_STREAMS_REPLICAS": "3" if simulation.server.is_clustered else "1"}
+        await provision(client.bus, StreamsSettings.read(variables))
+        jobs: dict[str, Job] = {}
+        return cls(simulation, client, SimulatedPlace(simulation, jobs, CORES), jobs)
 
     def run_service(self, make: Callable[[], Service], replicas: int) -> None:
         """Start replicas of a service."""
@@ -116,8 +113,8 @@ class SimulatedInstallation:
         self._later(15.0, lambda: self.kill(replica) if replica.node is node else None)
 
     async def submit(self, job: Job, workers: int) -> None:
-        """Submit a job, and start its workers."""
-        self.jobs.append(job)
+        """Submit a job, and start so many workers of it, where no actuator does."""
+        self.jobs[job.name] = job
         await self.client.publish(job.submission, f"gateway:submit-{job.name}", tries_s=600.0)
         for _ in range(workers):
             self.start_worker(job)
@@ -133,8 +130,15 @@ class SimulatedInstallation:
 
         self.pods.append(SimulatedPod(job, name, self.simulation.process(f"{job.name}/{name}", work())))
 
-    def kill_worker(self, pod: SimulatedPod) -> None:
+    def workers(self) -> list[SimulatedPod | PodProcess]:
+        """Return the workers that run, whoever started them."""
+        return [*self.place.workers(), *(pod for pod in self.pods if not pod.node.is_dead)]
+
+    def kill_worker(self, pod: SimulatedPod | PodProcess) -> None:
         """Kill a worker; another one takes its place, and mostly its end is told."""
+        if isinstance(pod, PodProcess):
+            self.place.crash(pod.job.name, pod.name)
+            return
         if pod.node.is_dead:
             return
         self.simulation.kill(pod.node)

@@ -8,9 +8,14 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from stretto_bus.received import header_lines
+from stretto_messages.actuator import JobFinished
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.values import Plan
 from stretto_runtime import Service
+from stretto_runtime.inputs import CLUSTER_PARTITION, input_seq, of_cluster
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
+from stretto_wire.codec import decode
 from stretto_wire.contract.registry import STREAM
 
 from stretto_testing.installation import SimulatedInstallation
@@ -20,8 +25,10 @@ from stretto_testing.jetstream.streams import Kept, KeptStream
 class Watch:
     """Looks at every stored message; ``services`` are those that run. ``broken`` has what must not be."""
 
-    def __init__(self, services: Collection[str]) -> None:
-        self._services = services
+    def __init__(self, services: Collection[str], cores: float) -> None:
+        self._services, self._cores = services, cores
+        self.finished: dict[str, JobFinished] = {}
+        self._plans: dict[str, Plan] = {}
         self.broken: list[str] = []
         self._fences: dict[str, tuple[str, int]] = {}
         """Service and partition -> who wrote the last fence, and its sequence"""
@@ -42,16 +49,33 @@ class Watch:
 
     def _event(self, words: list[str], kept: Kept, writer: str) -> None:
         partition, service, name, job = words[0], words[3], words[4], words[5]
-        if service in self._services:
-            self._owned(f"{service}.{partition}", kept, writer)
         output = header_lines(kept.block.decode().partition("\r\n")[2]).get("ce-id", "")
+        if service in self._services:
+            made = input_seq(output)
+            owner = CLUSTER_PARTITION if made is not None and of_cluster(made[0]) else partition
+            self._owned(f"{service}.{owner}", kept, writer)
         if output in self._outputs:
             self.broken.append(f"the output {output} is stored twice: {self._outputs[output]} and {kept.seq}")
         self._outputs[output] = kept.seq
+        self._plan(name, job, kept)
         if name == "job-completed":
             if job in self._completed:
                 self.broken.append(f"{job} is completed twice: {self._completed[job]} and {kept.seq}")
             self._completed[job] = kept.seq
+
+    def _plan(self, name: str, job: str, kept: Kept) -> None:
+        """Row "no plan above the capacity": the last plans of all jobs that are not finished fit together."""
+        if name == "plan-decided":
+            decided = decode(PlanDecided, kept.data)
+            self._plans[job] = decided.plan
+            cores = sum(
+                plan.workers * plan.worker_cpu_cores + plan.ps * plan.ps_cpu_cores for plan in self._plans.values()
+            )
+            if cores > self._cores + 1e-6:
+                self.broken.append(f"the plans have {cores:g} cores, of {self._cores:g}, since {kept.seq}")
+        elif name == "job-finished":
+            self._plans.pop(job, None)
+            self.finished[job] = decode(JobFinished, kept.data)
 
     def _owned(self, partition: str, kept: Kept, writer: str) -> None:
         """Row "a former owner writes after its successor has taken over"."""
@@ -63,18 +87,18 @@ class Watch:
 def books(installation: SimulatedInstallation) -> list[str]:
     """Return what is wrong with the books of jobs that are over."""
     found: list[str] = []
-    for job in installation.jobs:
+    for job in installation.jobs.values():
         missing, repeated = job.missing_and_repeated()
         if missing or repeated:
             found.append(f"{job.name}: {missing} counts of samples are missing, {repeated} are repeated")
         found += job.wrong
-    return found
+    return found + installation.place.broken
 
 
 async def decided_again(installation: SimulatedInstallation, service: Service) -> list[str]:
     """Return the decisions that the stream does not give again, byte for byte."""
     found: list[str] = []
-    for job in installation.jobs:
+    for job in installation.jobs.values():
         done = await replay(BusStreams(installation.client.bus), service, job.name)
         found += [
             f"{job.name}: the decision {decision.id} of input {decision.seq}: {decision.verdict}"

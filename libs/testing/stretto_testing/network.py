@@ -14,8 +14,6 @@ from typing import Any, Protocol
 from stretto_testing.loop import SimulatedLoop
 from stretto_testing.nodes import NODE, SimulatedProcess
 
-DELAY_S = 0.0004
-"""Mean delay of a byte, one way (taste: a data centre)."""
 SLOW_SHARE, SLOW_S = 0.002, 0.3
 """Share of deliveries that take far longer, and their mean delay."""
 
@@ -174,6 +172,8 @@ class Network:
     def __init__(self, loop: SimulatedLoop, server: Serves, chance: Random) -> None:
         self.server = server
         self.lines = _Lines()
+        self.delay_s = 0.0004
+        """Mean delay of a byte, one way"""
         self.is_refused = False
         """The server is down: nobody can connect."""
         self._cut: set[str] = set()
@@ -204,7 +204,7 @@ class Network:
 
     def _delay_s(self) -> float:
         chance = self._chance
-        mean_s = SLOW_S if chance.random() < SLOW_SHARE else DELAY_S
+        mean_s = SLOW_S if chance.random() < SLOW_SHARE else self.delay_s
         return chance.expovariate(1 / mean_s)
 
     def part_of(self, sent: list[bytes]) -> list[bytes]:

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 from itertools import count
 from random import Random
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from stretto_bus import Client
@@ -26,14 +26,14 @@ from stretto_messages.values import BUCKETS, SLICES, Shard
 from stretto_parameters.records import Code, Own, Records, judge
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
-from stretto_wire.surroundings import chance
+from stretto_wire.surroundings import chance, monotonic_s
 
 from stretto_testing.loop import SimulatedLoop
 
 COLUMNS, FIRST_SLICE = BUCKETS + SLICES, BUCKETS
 HALVES = (range(COLUMNS // 2), range(COLUMNS // 2, COLUMNS))
 BATCH, BATCHES_PER_SHARD = 8, 5
-HEARTBEAT_S = 1.0
+HEARTBEAT_S, ASKS_AFTER_END_S = 1.0, 2.0
 ANSWER_S = 3.0
 STEP_S = 0.15
 """Mean time of a step."""
@@ -86,15 +86,30 @@ class Job:
         self.wrong: list[str] = []
         """Answers that a worker should not have got"""
         self.is_over = False
-        """A worker was told that nothing is left."""
+        """Everything that was to come of it has come: nothing is left to train, or its books are closed."""
+        self.plan_version = 1
+        self.troubled_until_s = 0.0
+        """End of the last fault so far, on the loop's clock"""
+        self.longest_wait_s = 0.0
+        """Longest time that a request waited for its answer while there was no fault"""
         self.pods = count()
 
     @property
     def submission(self) -> JobSubmitted:
         """Return the message that submits it."""
         data = {"samples": self.samples, "batch_size": BATCH, "batches_per_shard": BATCHES_PER_SHARD}
-        document = {"name": self.name, "model": {"entry": "m:M"}, "dataset": data | {"epochs": self.epochs}}
+        document: dict[str, Any] = {
+            "name": self.name,
+            "model": {"entry": "m:M"},
+            "dataset": data | {"epochs": self.epochs},
+        }
+        document["checkpoint"] = {"every_s": None}  # nobody would take one
         return JobSubmitted(job=self.name, spec=JobSpec.parse(document))
+
+    def counted(self, column: int) -> tuple[int, str]:
+        """Return the samples that a column counts, and their fingerprint."""
+        records = self.servers[int(column in HALVES[1])].records
+        return int(records.samples[column]), f"{int(records.fingerprints[column]) % 2**64:016x}"
 
     def missing_and_repeated(self) -> tuple[int, int]:
         """Return how many counts of samples are missing in all columns together, and how many are too many."""
@@ -103,21 +118,31 @@ class Job:
 
 
 class SimulatedWorker:
-    """A worker of a job: one lease at a time, a heartbeat a second, pushes in order, one at a time."""
+    """A worker of a job: one lease at a time, a heartbeat a second, pushes in order, one at a time.
 
-    def __init__(self, job: Job, pod: str, client: Client) -> None:
-        self._job, self._pod, self._client = job, pod, client
+    With ``leaving`` it trains until that is set, and asks again also after the end; else it ends with the job.
+    """
+
+    def __init__(self, job: Job, pod: str, client: Client, leaving: asyncio.Event | None = None) -> None:
+        self._job, self._pod, self._client, self._leaving = job, pod, client, leaving
         self._serial = count(1)
         self._held: Shard | None = None
         self._offset = 0
         self._is_stale = False
 
     async def run(self) -> None:
-        """Train until nothing is left."""
+        """Train until nothing is left, or the pod is to leave."""
         beating = asyncio.create_task(self._beat())
         done: ShardReport | None = None
-        while (reply := await self._next(done)).answer not in ("end", "unknown"):
+        while not self._is_leaving:
+            reply = await self._next(done)
             done = None
+            if reply.answer in ("end", "unknown"):
+                if self._leaving is None:
+                    self._job.is_over = self._job.is_over or reply.answer == "end"
+                    break
+                await asyncio.sleep(ASKS_AFTER_END_S)
+                continue
             if reply.forget:
                 for server in self._job.servers:
                     server.records.finish(reply.forget)
@@ -128,16 +153,22 @@ class SimulatedWorker:
             if await self._train(reply.shard):
                 done = None if self._is_stale else ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
             self._held = None
-        self._job.is_over = self._job.is_over or reply.answer == "end"
         beating.cancel()
+
+    @property
+    def _is_leaving(self) -> bool:
+        return self._leaving is not None and self._leaving.is_set()
 
     async def _next(self, done: ShardReport | None) -> NextShardReply:
         """Ask for a shard, under one id until there is an answer."""
         asked = f"{self._pod}-next.{next(self._serial)}"
         request = NextShard(job=self._job.name, pod=self._pod, request_id=asked, complete=done, ahead=True)
+        began_s = monotonic_s()
         while True:
             with contextlib.suppress(CallTimeout):
                 reply: NextShardReply = await self._client.call(request, ANSWER_S)
+                waited_s = monotonic_s() - max(began_s, self._job.troubled_until_s)
+                self._job.longest_wait_s = max(waited_s, self._job.longest_wait_s)
                 if reply.shard is not None:
                     self._told(reply.shard)
                 return reply
@@ -181,7 +212,7 @@ class SimulatedWorker:
                 if await _push(server, shard, self._offset, stop, chance()) is not Code.APPLIED:
                     return False
             self._offset = stop
-            if chance().random() < RELEASED_SHARE:
+            if self._is_leaving or chance().random() < RELEASED_SHARE:
                 await self._give_back(shard)
                 return False
         return True

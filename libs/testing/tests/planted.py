@@ -19,7 +19,7 @@ from stretto_bus.writer import Writer
 from stretto_core.dispatcher.book import Book
 from stretto_core.dispatcher.machine import ShardLedger
 from stretto_core.dispatcher.state import LedgerState
-from stretto_runtime.owner.session import ClientSession
+from stretto_runtime.owner.session import Session
 from stretto_runtime.owner.state import recovery
 from stretto_runtime.owner.tenure import succession
 from stretto_testing.history import History
@@ -73,13 +73,13 @@ PLANTS = [
     ),
     Plant(
         "a snapshot is saved before its outputs are stored, and names them",
-        ClientSession._snapshot,
+        Session._snapshot,
         "out_seq = self._writer.last_seq if self.live else self._scan_from",
         "out_seq = self._writer.last_seq + 1000",
     ),
     Plant(
         "a snapshot names one input more than it contains",
-        ClientSession._snapshot,
+        Session._snapshot,
         "Cursor(self._seq, out_seq",
         "Cursor(self._seq + 1, out_seq",
     ),
@@ -110,7 +110,7 @@ PLANTS = [
     ),
     Plant(
         "a broken connection is not taken for lost messages",
-        ClientSession._check,
+        Session._check,
         "if not (self._writer.idle and self._journal.idle):",
         "if False:",
     ),

@@ -56,6 +56,8 @@ class SimulatedServer:
         self.on_stored: Callable[[KeptStream, Kept, str], None] = lambda stream, kept, writer: None
         self._writer = ""
         self.wall_ahead_ns = 0
+        self.is_clustered = False
+        """Tell clients that it belongs to a cluster: owners then write atomic batches, one at a time"""
         self._loop = loop
         self._sessions: dict[Line, ClientSession] = {}
         self._interest: Interest[Subscription] = Interest()
@@ -90,13 +92,13 @@ class SimulatedServer:
         return self._loop.call_at(self._loop.time() + delay_s, action, context=self._loop.root.context)
 
     def listens(self, subject: str) -> bool:
-        return any(True for _ in self._interest.of(subject))
+        return bool(self._interest.of(subject))
 
     def forget(self, consumer: Consumer) -> None:
         self.api.remove(consumer)
 
     def deliver(self, to: str, subject: str, reply: str, block: bytes, data: bytes) -> None:
-        for subscription in list(self._interest.of(to)):
+        for subscription in self._interest.of(to):
             self._send(subscription, subject, reply, block, data)
 
     # the protocol ----------------------------------------------------------------------------------------------
@@ -104,6 +106,7 @@ class SimulatedServer:
     def opened(self, line: Line) -> None:
         info = {"server_id": "S", "server_name": "simulated", "version": VERSION, "proto": 1, "headers": True}
         info |= {"max_payload": MAX_PAYLOAD, "client_id": next(self._clients), "jetstream": True}
+        info |= {"cluster": "simulated"} if self.is_clustered else {}
         self._sessions[line] = ClientSession(line)
         line.send(b"INFO %b\r\n" % json.dumps(info).encode())
 

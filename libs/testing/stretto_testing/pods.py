@@ -1,0 +1,310 @@
+"""The place where pods of a simulated installation run: a backend of the actuator, and the programs of pods.
+
+Parameter servers answer what the actuator asks, and columns change their owners. What columns hold is their job's
+(``training``), wherever they are: moves of content have tests of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from stretto_actuator.backend import Following, Places, PodSpec, PodStatus
+from stretto_bus import Client
+from stretto_bus.bus import Msg
+from stretto_bus.faults import BusFault
+from stretto_messages import pods as messages
+from stretto_messages.base import Message
+from stretto_messages.books import AppliedBooks, ColumnBooks
+from stretto_messages.values import BUCKETS, SLICES, Evaluation, StepTimes
+from stretto_wire.codec import encode
+from stretto_wire.contract.registry import parse
+from stretto_wire.surroundings import chance, wall_s
+
+from stretto_testing.nodes import SimulatedProcess
+from stretto_testing.simulation import URL, Simulation
+from stretto_testing.training import BATCH, COLUMNS, Job, SimulatedWorker
+
+CALL_S, START_S, MOVE_S, REPORT_S = 0.01, 1.0, 0.02, 1.0
+"""Mean times of a call to the place, until a pod runs and until a column has moved; interval of reports."""
+KILLED = 137
+MIB = 1 << 20
+
+
+class PodProcess:
+    """One pod: what its place knows of it, and its process once it runs."""
+
+    def __init__(self, place: SimulatedPlace, job: Job, spec: PodSpec) -> None:
+        self.job, self.spec = job, spec
+        self.role = spec.pod.rpartition("-")[0]
+        self.name = spec.pod
+        self.node: SimulatedProcess | None = None
+        self.is_leaving = asyncio.Event()
+        self.owned = [0] * COLUMNS
+        """Parameter servers: 1 for each column that is here"""
+        self.moving: asyncio.Task[None] | None = None
+        self.moves = (0, 0)
+        self._place = place
+
+    async def run(self) -> None:
+        """Answer the actuator, and train or serve until the pod is to leave."""
+        client = await Client.connect(URL)
+        await client.bus.subscribe(f"pod.v1.*.{self.name}.{self.job.name}", lambda msg: self._asked(client, msg))
+        reporting = asyncio.create_task(self._report(client))
+        if self.role == "worker":
+            await SimulatedWorker(self.job, self.name, client, self.is_leaving).run()
+        await self.is_leaving.wait()
+        reporting.cancel()
+        await client.close()
+        self._place.ended(self, 0)
+
+    def _asked(self, client: Client, msg: Msg) -> None:
+        words = msg.subject.split(".")
+        request = parse(".".join(words), msg.data)
+        with contextlib.suppress(BusFault):  # it is asked again
+            client.bus.offer(msg.reply, encode(self._answer(request)))
+
+    def _answer(self, request: Message) -> Message:
+        job = self.job.name
+        match request:
+            case messages.PodPing():
+                return messages.PodPingReply(job=job, ready=True, address="127.0.0.1:9000")
+            case messages.TrainUnder():
+                self.job.plan_version = request.plan_version
+                return messages.TrainUnderReply(job=job)
+            case messages.EvaluateModel():
+                found = Evaluation(samples=request.samples, loss=0.5, auc=0.7)
+                return messages.EvaluateModelReply(job=job, state="done", evaluation=found)
+            case messages.GetOwnership():
+                rows = tuple(10 * own for own in self.owned[:BUCKETS])
+                buckets, slices = tuple(self.owned[:BUCKETS]), tuple(self.owned[BUCKETS:])
+                return messages.GetOwnershipReply(job=job, buckets=buckets, slices=slices, bucket_rows=rows)
+            case messages.ClaimBuckets():
+                return self._claim(request)
+            case messages.TakeBuckets():
+                return self._take(request)
+            case messages.GetMoveStatus():
+                is_running = self.moving is not None and not self.moving.done()
+                done, total = self.moves
+                return messages.GetMoveStatusReply(
+                    job=job, running=is_running, done=done, total=total, moved_bytes=done, longest_freeze_s=0.01
+                )
+            case messages.GetBooks():
+                return self._books()
+            case messages.EmptyServer():
+                return messages.EmptyServerReply(job=job, accepted=False, detail="not simulated")
+            case _:
+                raise NotImplementedError(type(request).__name__)
+
+    def _claim(self, request: messages.ClaimBuckets) -> Message:
+        wanted = [int(number in request.buckets) for number in range(BUCKETS)]
+        wanted += [int(number in request.slices) for number in range(SLICES)]
+        if sum(self.owned) and self.owned != wanted:
+            return messages.ClaimBucketsReply(job=self.job.name, accepted=False, detail="owns others already")
+        self.owned = wanted
+        return messages.ClaimBucketsReply(job=self.job.name, accepted=True)
+
+    def _take(self, request: messages.TakeBuckets) -> Message:
+        if self.moving is not None and not self.moving.done():
+            return messages.TakeBucketsReply(job=self.job.name, accepted=False, detail="busy")
+        moves = [move for move in request.moves if not self.owned[move.bucket]]
+        self.moves = (0, len(moves))
+        self.moving = asyncio.create_task(self._move(moves))
+        return messages.TakeBucketsReply(job=self.job.name, accepted=True)
+
+    async def _move(self, moves: list[messages.BucketMove]) -> None:
+        for move in moves:
+            await asyncio.sleep(chance().expovariate(1 / MOVE_S))
+            source = self._place.pods.get((self.job.name, f"ps-{move.source}"))
+            if source is None or not source.owned[move.bucket]:
+                self.job.wrong.append(f"{self.name} is to take column {move.bucket} from ps-{move.source}: not there")
+                return
+            source.owned[move.bucket], self.owned[move.bucket] = 0, 1
+            self.moves = (self.moves[0] + 1, self.moves[1])
+
+    def _books(self) -> Message:
+        columns = [
+            ColumnBooks(columns=(column,), samples=samples, fingerprint=fingerprint)
+            for column, own in enumerate(self.owned)
+            if own
+            for samples, fingerprint in [self.job.counted(column)]
+        ]
+        return messages.GetBooksReply(
+            job=self.job.name,
+            applied_samples=columns[-1].samples if columns else 0,
+            skipped_repeats=0,
+            rejected_pushes=0,
+            owns_dense=bool(sum(self.owned[BUCKETS:])),
+            rows=10 * sum(self.owned[:BUCKETS]),
+            checksum="1",
+            applied=AppliedBooks(columns_total=COLUMNS, columns=tuple(columns)),
+        )
+
+    async def _report(self, client: Client) -> None:
+        begun, before = 0, 0
+        while True:
+            await asyncio.sleep(REPORT_S)
+            total = self.job.counted(0)[0]
+            begun, before = begun + 1, total
+            report = self._worker_report(begun) if self.role == "worker" else self._server_report(total, before)
+            with contextlib.suppress(BusFault):
+                await client.publish(report, tries_s=0.0)
+
+    def _worker_report(self, number: int) -> Message:
+        times = StepTimes(emb_s=0.04, grad_s=0.06, upd_s=0.02, sync_s=0.02)
+        return messages.WorkerReported(
+            job=self.job.name, pod=self.name, plan_version=self.job.plan_version, ended_at_s=wall_s(),
+            window_s=REPORT_S, steps=6, steps_total=6 * number, samples_total=6 * BATCH * number, step_time_s=0.15,
+            longest_gap_s=0.3, times=times, cpu_used_cores=0.8 * self.spec.cpu_cores,
+            cpu_limit_cores=self.spec.cpu_cores, memory_used_bytes=100 * MIB, memory_limit_bytes=self.spec.memory_bytes,
+        )  # fmt: skip
+
+    def _server_report(self, total: int, before: int) -> Message:
+        return messages.PsReported(
+            job=self.job.name, pod=self.name, ended_at_s=wall_s(), window_s=REPORT_S, updates=6, update_time_s=0.001,
+            applied_samples_total=total, categories=10 * total, row_bytes=150.0, table_bytes=1500 * total,
+            buckets=sum(self.owned[:BUCKETS]), cpu_used_cores=0.1, cpu_limit_cores=self.spec.cpu_cores,
+            memory_used_bytes=100 * MIB + 1500 * total, memory_limit_bytes=self.spec.memory_bytes,
+        )  # fmt: skip
+
+
+class SimulatedPlace:
+    """The pods of a simulated cluster of so many cores: they outlive every replica of the actuator."""
+
+    def __init__(self, simulation: Simulation, jobs: dict[str, Job], cores: float) -> None:
+        self.pods: dict[tuple[str, str], PodProcess] = {}
+        self.statuses: dict[tuple[str, str], PodStatus] = {}
+        self.broken: list[str] = []
+        self.simulation = simulation
+        self._jobs = jobs
+        self._cores = cores
+        self._followings: list[Following] = []
+
+    def backend(self) -> SimulatedBackend:
+        """Return a backend for one replica of the actuator."""
+        following = Following()
+        self._followings.append(following)
+        return SimulatedBackend(self, following)
+
+    def workers(self) -> list[PodProcess]:
+        """Return the workers that run."""
+        return [pod for pod in self.pods.values() if pod.role == "worker" and pod.node is not None]
+
+    def launch(self, spec: PodSpec) -> None:
+        """Start a pod that never was; it runs some time later."""
+        key = spec.job, spec.pod
+        if key in self.statuses:
+            return
+        self.statuses[key] = PodStatus(
+            spec.job, spec.pod, "pending", spec.cpu_cores, spec.memory_bytes, launched_at_s=wall_s()
+        )
+        self.pods[key] = pod = PodProcess(self, self._jobs[spec.job], spec)
+        self._count_cores()
+        self._later(chance().expovariate(1 / START_S), lambda: self._begin(pod))
+
+    def _count_cores(self) -> None:
+        used = sum(pod.spec.cpu_cores for pod in self.pods.values())
+        if used > self._cores + 1e-6:
+            self.broken.append(f"pods have {used:g} cores, of {self._cores:g}: {sorted(self.pods)}")
+
+    def _begin(self, pod: PodProcess) -> None:
+        if self.pods.get((pod.job.name, pod.name)) is pod:
+            self._change(pod, state="running", launched_at_s=self.simulation.loop.wall_ns() / 1e9)
+            pod.node = self.simulation.process(f"{pod.job.name}/{pod.name}", pod.run())
+
+    def ended(self, pod: PodProcess, code: int) -> None:
+        """Note the end of a pod."""
+        if self.pods.pop((pod.job.name, pod.name), None) is not None:
+            reason = "completed" if code == 0 else "killed"
+            self._change(pod, state="exited", exit_code=code, reason=reason)
+
+    def crash(self, job: str, name: str) -> None:
+        """Kill a pod."""
+        pod = self.pods.get((job, name))
+        if pod is not None:
+            if pod.node is not None:
+                self.simulation.kill(pod.node)
+            self.ended(pod, KILLED)
+
+    def stop(self, job: str, name: str, grace_s: float) -> None:
+        """Ask a pod to end; it is killed after ``grace_s``."""
+        pod = self.pods.get((job, name))
+        if pod is None:
+            return
+        if pod.node is None:
+            self.crash(job, name)
+        elif not pod.is_leaving.is_set():
+            self.simulation.loop.call_soon(pod.is_leaving.set, context=pod.node.context)
+            self._later(grace_s, lambda: self.crash(job, name) if self.pods.get((job, name)) is pod else None)
+
+    def resize(self, job: str, name: str, cpu_cores: float, memory_bytes: int) -> None:
+        """Change the limits of a pod."""
+        if (pod := self.pods.get((job, name))) is not None:
+            pod.spec = replace(pod.spec, cpu_cores=cpu_cores, memory_bytes=memory_bytes)
+            self._change(pod, cpu_cores=cpu_cores, memory_bytes=memory_bytes)
+            self._count_cores()
+
+    def _change(self, pod: PodProcess, **changes: Any) -> None:
+        key = pod.job.name, pod.name
+        self.statuses[key] = replace(self.statuses[key], **changes)
+        for following in self._followings:
+            following.notify(pod.job.name)
+
+    def _later(self, delay_s: float, action: Callable[[], object]) -> None:
+        loop = self.simulation.loop
+        loop.call_later(delay_s, action, context=loop.root.context)
+
+
+class SimulatedBackend:
+    """One replica's way to the place; every call takes a while, and its caller may die before or after its effect."""
+
+    def __init__(self, place: SimulatedPlace, following: Following) -> None:
+        self._place, self._following = place, following
+
+    async def open(self) -> None:
+        await self._call()
+
+    async def close(self) -> None:
+        await self._call()
+
+    async def _call(self, effect: Callable[[], object] | None = None) -> None:
+        await asyncio.sleep(chance().expovariate(1 / CALL_S))
+        if effect is not None:
+            effect()
+            await asyncio.sleep(chance().expovariate(1 / CALL_S))
+
+    def places(self, job: str, pod: str) -> Places:
+        return Places("/files", "/scratch", "")
+
+    def follow(self, job: str, changed: Callable[[], None]) -> Callable[[], None]:
+        return self._following.add(job, changed)
+
+    async def list(self, job: str | None = None) -> Sequence[PodStatus]:
+        await self._call()
+        return [status for (of, _), status in self._place.statuses.items() if job in (None, of)]
+
+    async def launch(self, spec: PodSpec) -> None:
+        await self._call(lambda: self._place.launch(spec))
+
+    async def stop(self, job: str, pod: str, grace_s: float) -> None:
+        await self._call(lambda: self._place.stop(job, pod, grace_s))
+
+    async def kill(self, job: str, pod: str) -> None:
+        await self._call(lambda: self._place.crash(job, pod))
+
+    async def resize(self, job: str, pod: str, cpu_cores: float, memory_bytes: int) -> tuple[float, int]:
+        await self._call(lambda: self._place.resize(job, pod, cpu_cores, memory_bytes))
+        return cpu_cores, memory_bytes
+
+    async def logs(self, job: str, pod: str, lines: int) -> str:
+        return ""
+
+    async def forget(self, job: str, pod: str) -> None:
+        def forget() -> None:
+            if self._place.statuses.get((job, pod)) is not None and (job, pod) not in self._place.pods:
+                del self._place.statuses[job, pod]
+
+        await self._call(forget)

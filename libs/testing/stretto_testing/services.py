@@ -1,0 +1,77 @@
+"""The services of a simulated installation, as they are, with settings for small jobs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from stretto_actuator.backend import Backend
+from stretto_actuator.service import Actuator
+from stretto_arbiter.service import Arbiter
+from stretto_dispatcher.service import Dispatcher
+from stretto_fitter.service import Fitter
+from stretto_oom.service import Oom
+from stretto_planner.service import Planner
+from stretto_profiler.service import Profiler
+from stretto_runtime import Service
+
+from stretto_testing.simulation import URL
+
+CORES, MEMORY_BYTES = 8.0, 32 << 30
+"""Capacity of the simulated cluster."""
+CLUSTER = {"cpu_cores": CORES, "memory_bytes": MEMORY_BYTES}
+DECIDING: dict[type[Service], dict[str, Any]] = {
+    Dispatcher: {"lease_timeout_s": 12.0},
+    Profiler: {"window_s": 2.0},
+    Fitter: {},
+    Planner: {**CLUSTER, "window_s": 2.0, "ps_change_s": 2.0},
+    Arbiter: {**CLUSTER, "settle_s": 5.0, "round_s": 1.0, "background_algorithm": ""},
+    Oom: {},
+}
+"""Services without side effects, and their settings. No round is solved again: that takes a process of its own."""
+
+
+@cache
+def folder() -> Path:
+    """Return the folder where services would keep their spans."""
+    return Path(tempfile.mkdtemp(prefix="stretto-simulation-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The conditions of one history, beside its faults: ``settings`` are those of all services."""
+
+    is_clustered: bool
+    delay_s: float
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def drawn(cls, chance: Random) -> Conditions:
+        """Draw conditions, most of them harsher than the defaults: small snapshots, slow lines, short leases."""
+        settings = {
+            "lease_s": chance.choice((0.5, 1.0, 2.0, 4.0)),
+            "snapshot_inputs": chance.choice((1, 10, 200)),
+            "snapshot_s": chance.choice((0.05, 0.3, 1.0)),
+        }
+        return cls(chance.random() < 0.3, chance.choice((0.0002, 0.001, 0.01, 0.04)), settings)
+
+    def make(self, kind: type[Service]) -> Service:
+        """Return a service without side effects."""
+        return kind(self._settings(kind, **DECIDING[kind]))
+
+    def maker(self, kind: type[Service]) -> Callable[[], Service]:
+        """Return what makes a service without side effects."""
+        return lambda: self.make(kind)
+
+    def make_actuator(self, backend: Backend) -> Actuator:
+        """Return an actuator whose pods are simulated."""
+        return Actuator(self._settings(Actuator, backend="docker", pod_image="simulated"), backend)
+
+    def _settings(self, kind: type[Service], **more: Any) -> Any:
+        own = {"nats_url": URL, "state_folder": folder(), "spans_per_s": 1e-9}
+        return kind.settings_type(**own, **self.settings, **more)
