@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 
+from stretto_wire.contract.registry import STATE, STREAM
+
 from stretto_testing.installation import Replica, SimulatedInstallation, SimulatedPod
 from stretto_testing.nodes import SimulatedProcess
 from stretto_testing.pods import PodProcess
@@ -35,16 +37,21 @@ KINDS = {
     "kill replica": 4,
     "freeze replica": 3,
     "stop replica": 2,
-    "cut replica": 2,
+    "cut replica": 1,
+    "mute replica": 1,
+    "deafen replica": 2,
     "reset replica": 3,
     "step clock": 1,
     "kill server": 2,
+    "fill stream": 1,
     "kill worker": 3,
     "freeze worker": 2,
     "cut worker": 1,
     "reset worker": 1,
 }
 """Kinds of faults, and how often each is drawn."""
+CUTS = {"cut": (True, True), "mute": (True, False), "deafen": (False, True)}
+"""Kinds of cuts, and whether nothing passes from the process, or to the process."""
 LASTS_S = {"freeze worker": 45.0, "kill server": 8.0}
 """Longest time of a fault, where it is not that of most."""
 MOST_LAST_S = 12.0
@@ -80,7 +87,10 @@ class Faults:
 
     def _begin(self, fault: Blow) -> None:
         what, _, whom = fault.kind.partition(" ")
-        if whom == "server":
+        if whom == "stream":
+            self._note(fault, STREAM if fault.lot < 0.7 else STATE)
+            self._fill(STREAM if fault.lot < 0.7 else STATE, fault.lasts_s)
+        elif whom == "server":
             self._note(fault, "server")
             self._simulation.server.kill()
             self._later(fault.lasts_s, self._simulation.server.start)
@@ -92,6 +102,12 @@ class Faults:
             replicas = [each for each in self._at.replicas if each.node is not None and not each.node.is_dead]
             if replicas:
                 self._hit(fault, what, replicas[int(fault.lot * len(replicas))])
+
+    def _fill(self, name: str, lasts_s: float) -> None:
+        """Let a stream have no room for more, until there is some again."""
+        stream = self._simulation.server.api.streams[name]
+        stream.bound_bytes = stream.bytes
+        self._later(lasts_s, lambda: stream.configure(stream.config))
 
     def _note(self, fault: Blow, victim: str) -> None:
         now_s = self._simulation.loop.time()
@@ -121,8 +137,8 @@ class Faults:
         elif what == "freeze":
             loop.freeze(node)
             self._later(fault.lasts_s, lambda: loop.thaw(node))
-        elif what == "cut":
-            network.cut(node)
+        elif what in CUTS:
+            network.cut(node, *CUTS[what])
             self._later(fault.lasts_s, lambda: network.mend(node))
         elif what == "reset":
             network.break_lines(node)

@@ -18,7 +18,7 @@ from stretto_testing.installation import SimulatedInstallation, until
 from stretto_testing.invariants import Watch, books, decided_again
 from stretto_testing.jetstream.streams import Kept, KeptStream
 from stretto_testing.loop import Stuck
-from stretto_testing.services import CORES, DECIDING, Conditions
+from stretto_testing.services import DECIDING, Conditions
 from stretto_testing.simulation import Simulation
 from stretto_testing.training import BATCH, BATCHES_PER_SHARD, Job
 
@@ -66,7 +66,7 @@ class History:
         names = [kind.name for kind in self._services]
         self._simulation.network.delay_s = self._conditions.delay_s
         self._simulation.server.is_clustered = self._conditions.is_clustered
-        self._watch = Watch([*names, "actuator"] if self._is_whole else names, CORES)
+        self._watch = Watch([*names, "actuator"] if self._is_whole else names, self._conditions.cores)
         self._outcome = Ending(seed, self._faults)
 
     def run(self) -> Ending:
@@ -83,12 +83,14 @@ class History:
             self._tell = None  # what is left of processes has nothing more to say
         structlog.configure(**before)
         outcome.broken += self._watch.broken + simulation.faults
+        if not any("worker" in fault for fault in outcome.injected):
+            outcome.broken += self._watch.expired
         outcome.simulated_s, outcome.steps = simulation.loop.time(), simulation.loop.steps
         return outcome
 
     async def _live(self) -> None:
         simulation, outcome = self._simulation, self._outcome
-        installation = await SimulatedInstallation.open(simulation)
+        installation = await SimulatedInstallation.open(simulation, self._conditions.cores)
         faults = Faults(installation, list(self._faults))
         outcome.injected = faults.injected
         for kind in self._services:

@@ -20,12 +20,11 @@ from stretto_wire.surroundings import chance
 
 from stretto_testing.nodes import SimulatedProcess
 from stretto_testing.pods import PodProcess, SimulatedPlace
-from stretto_testing.services import CORES
 from stretto_testing.simulation import URL, Simulation
 from stretto_testing.training import Job, SimulatedWorker
 
-STARTS_S = 1.5
-"""Longest time until a killed process has a successor that runs."""
+STARTS_S, STOPS_S = 1.5, 15.0
+"""Longest times until a process that has ended has a successor, and until one that is asked to end is killed."""
 TELLS_EXIT_SHARE = 0.7
 """Share of killed workers whose end is told; the lease of the others expires."""
 
@@ -72,13 +71,13 @@ class SimulatedInstallation:
     serial: count[int] = field(default_factory=count)
 
     @classmethod
-    async def open(cls, simulation: Simulation) -> SimulatedInstallation:
-        """Make the streams."""
+    async def open(cls, simulation: Simulation, cores: float) -> SimulatedInstallation:
+        """Make the streams, and a place with so many cores for pods."""
         client = await Client.connect(URL)
         variables = {"STRETTO_STREAMS_REPLICAS": "3" if simulation.server.is_clustered else "1"}
         await provision(client.bus, StreamsSettings.read(variables))
         jobs: dict[str, Job] = {}
-        return cls(simulation, client, SimulatedPlace(simulation, jobs, CORES), jobs)
+        return cls(simulation, client, SimulatedPlace(simulation, jobs, cores), jobs)
 
     def run_service(self, make: Callable[[], Service], replicas: int) -> None:
         """Start replicas of a service."""
@@ -95,6 +94,7 @@ class SimulatedInstallation:
         async def serve() -> None:
             replica.runner = Runner(service, Silent)
             await replica.runner.run()
+            self._later(chance().uniform(0, STARTS_S), lambda: self.start(replica))
 
         replica.node = self.simulation.process(replica.name, serve())
 
@@ -110,7 +110,7 @@ class SimulatedInstallation:
         if node is None or runner is None or node.is_dead:
             return
         self.simulation.loop.call_soon(runner.stop, context=node.context)
-        self._later(15.0, lambda: self.kill(replica) if replica.node is node else None)
+        self._later(STOPS_S, lambda: self.kill(replica) if replica.node is node else None)
 
     async def submit(self, job: Job, workers: int) -> None:
         """Submit a job, and start so many workers of it, where no actuator does."""

@@ -10,6 +10,7 @@ from collections.abc import Collection
 from stretto_bus.received import header_lines
 from stretto_messages.actuator import JobFinished
 from stretto_messages.arbiter import PlanDecided
+from stretto_messages.dispatcher import ShardRequeued
 from stretto_messages.values import Plan
 from stretto_runtime import Service
 from stretto_runtime.inputs import CLUSTER_PARTITION, input_seq, of_cluster
@@ -28,6 +29,8 @@ class Watch:
     def __init__(self, services: Collection[str], cores: float) -> None:
         self._services, self._cores = services, cores
         self.finished: dict[str, JobFinished] = {}
+        self.expired: list[str] = []
+        """Leases that expired: there are none where nothing happens to workers"""
         self._plans: dict[str, Plan] = {}
         self.broken: list[str] = []
         self._fences: dict[str, tuple[str, int]] = {}
@@ -58,6 +61,8 @@ class Watch:
             self.broken.append(f"the output {output} is stored twice: {self._outputs[output]} and {kept.seq}")
         self._outputs[output] = kept.seq
         self._plan(name, job, kept)
+        if name == "shard-requeued" and decode(ShardRequeued, kept.data).reason == "lease-expired":
+            self.expired.append(f"{job}: a lease expired, at {kept.seq}")
         if name == "job-completed":
             if job in self._completed:
                 self.broken.append(f"{job} is completed twice: {self._completed[job]} and {kept.seq}")
@@ -84,6 +89,10 @@ class Watch:
             self.broken.append(f"{kept.subject} {kept.seq} is of {writer}; since {fence} {owner} owns {partition}")
 
 
+ANSWERED_WITHIN_S = 10.0
+"""Longest time of an answer while there is no fault: two leases of a dead owner, and three pings of a dead line."""
+
+
 def books(installation: SimulatedInstallation) -> list[str]:
     """Return what is wrong with the books of jobs that are over."""
     found: list[str] = []
@@ -91,6 +100,8 @@ def books(installation: SimulatedInstallation) -> list[str]:
         missing, repeated = job.missing_and_repeated()
         if missing or repeated:
             found.append(f"{job.name}: {missing} counts of samples are missing, {repeated} are repeated")
+        if job.longest_wait_s > ANSWERED_WITHIN_S:
+            found.append(f"{job.name}: a request waited {job.longest_wait_s:.1f} s for its answer, without a fault")
         found += job.wrong
     return found + installation.place.broken
 

@@ -44,8 +44,8 @@ class Line(asyncio.Transport):
         """The client's end is open."""
         self.is_served = True
         """The server's end is open."""
-        self.is_cut = False
-        """Nothing passes, and nobody is told."""
+        self.is_mute = self.is_deaf = False
+        """Nothing passes from the client, or to the client, and nobody is told."""
         self._network = network
         self._protocol = protocol
         self._up: list[bytes] = []
@@ -58,7 +58,7 @@ class Line(asyncio.Transport):
         if not self.is_open or not self.is_served or not data:
             return
         self._up.append(bytes(data))
-        if len(self._up) == 1 and not self.is_cut:
+        if len(self._up) == 1 and not self.is_mute:
             self._up_due_s = self._network.schedule(self._up_due_s, self._arrive_up, None)
 
     def writelines(self, list_of_data: Any) -> None:
@@ -78,7 +78,7 @@ class Line(asyncio.Transport):
             self._up = self._network.part_of(self._up)
         self._down.clear()
         asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
-        if not self.is_cut:
+        if not self.is_mute:
             self._network.schedule(self._up_due_s, self._end_up, None)
 
     def is_closing(self) -> bool:
@@ -106,7 +106,7 @@ class Line(asyncio.Transport):
         if not self.is_served:
             return
         self._down.append(data)
-        if len(self._down) == 1 and not self.is_cut:
+        if len(self._down) == 1 and not self.is_deaf:
             self._down_due_s = self._network.schedule(self._down_due_s, self._arrive_down, self.node)
 
     def hang_up(self) -> None:
@@ -117,13 +117,13 @@ class Line(asyncio.Transport):
             self._network.server.closed(self)
             self._network.lines.discard(self)
             self._down = self._network.part_of(self._down)
-            if not self.is_cut:
+            if not self.is_deaf:
                 self._network.schedule(self._down_due_s, self._end_down, self.node)
 
     # the wire --------------------------------------------------------------------------------------------------
 
     def _arrive_up(self) -> None:
-        if self.is_cut or not self.is_served:
+        if self.is_mute or not self.is_served:
             return
         data, self._up = b"".join(self._up), []
         if data:
@@ -131,13 +131,13 @@ class Line(asyncio.Transport):
 
     def _end_up(self) -> None:
         self._arrive_up()
-        if not self.is_cut and self.is_served:
+        if not self.is_mute and self.is_served:
             self.is_served = False
             self._network.server.closed(self)
             self._network.lines.discard(self)
 
     def _arrive_down(self) -> None:
-        if self.is_cut or not self.is_open:
+        if self.is_deaf or not self.is_open:
             return
         data, self._down = b"".join(self._down), []
         if data:
@@ -145,17 +145,17 @@ class Line(asyncio.Transport):
 
     def _end_down(self) -> None:
         self._arrive_down()
-        if self.is_open and not self.is_cut:
+        if self.is_open and not self.is_deaf:
             self.is_open = False
             self._protocol.connection_lost(ConnectionResetError("the server hung up"))
 
-    def cut(self) -> None:
-        """Let nothing pass; neither end learns of it."""
-        self.is_cut = True
+    def cut(self, up: bool, down: bool) -> None:
+        """Let nothing pass from the client, or to the client; neither end learns of it."""
+        self.is_mute, self.is_deaf = self.is_mute or up, self.is_deaf or down
 
     def mend(self) -> None:
         """Let everything pass again, also the news that an end was closed."""
-        self.is_cut = False
+        self.is_mute = self.is_deaf = False
         network = self._network
         if not self.is_open:
             network.schedule(0.0, self._end_up, None)
@@ -221,11 +221,11 @@ class Network:
         for line in self.of(node):
             line.hang_up()
 
-    def cut(self, node: SimulatedProcess) -> None:
-        """Cut a process off: nothing passes, and nobody is told."""
+    def cut(self, node: SimulatedProcess, up: bool = True, down: bool = True) -> None:
+        """Cut a process off, in both directions or in one: nothing passes, and nobody is told."""
         self._cut.add(node.name)
         for line in self.of(node):
-            line.cut()
+            line.cut(up, down)
 
     def mend(self, node: SimulatedProcess) -> None:
         """End a cut."""
@@ -238,7 +238,7 @@ class Network:
         for line in self.of(node):
             line.is_open = False
             line._up = self.part_of(line._up)
-            if not line.is_cut:
+            if not line.is_mute:
                 self.schedule(line._up_due_s, line._end_up, None)
 
 

@@ -19,18 +19,18 @@ from stretto_oom.service import Oom
 from stretto_planner.service import Planner
 from stretto_profiler.service import Profiler
 from stretto_runtime import Service
+from stretto_runtime.settings import ClusterSettings
 
 from stretto_testing.simulation import URL
 
-CORES, MEMORY_BYTES = 8.0, 32 << 30
-"""Capacity of the simulated cluster."""
-CLUSTER = {"cpu_cores": CORES, "memory_bytes": MEMORY_BYTES}
+MEMORY_BYTES = 32 << 30
+"""Memory of the simulated cluster."""
 DECIDING: dict[type[Service], dict[str, Any]] = {
     Dispatcher: {"lease_timeout_s": 12.0},
     Profiler: {"window_s": 2.0},
     Fitter: {},
-    Planner: {**CLUSTER, "window_s": 2.0, "ps_change_s": 2.0},
-    Arbiter: {**CLUSTER, "settle_s": 5.0, "round_s": 1.0, "background_algorithm": ""},
+    Planner: {"window_s": 2.0, "ps_change_s": 2.0},
+    Arbiter: {"settle_s": 5.0, "round_s": 1.0, "background_algorithm": ""},
     Oom: {},
 }
 """Services without side effects, and their settings. No round is solved again: that takes a process of its own."""
@@ -44,10 +44,14 @@ def folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions of one history, beside its faults: ``settings`` are those of all services."""
+    """The conditions of one history, beside its faults: ``settings`` are those of all services.
+
+    ``cores``: those of the cluster; a job that starts takes two.
+    """
 
     is_clustered: bool
     delay_s: float
+    cores: float
     settings: Mapping[str, Any]
 
     @classmethod
@@ -58,7 +62,8 @@ class Conditions:
             "snapshot_inputs": chance.choice((1, 10, 200)),
             "snapshot_s": chance.choice((0.05, 0.3, 1.0)),
         }
-        return cls(chance.random() < 0.3, chance.choice((0.0002, 0.001, 0.01, 0.04)), settings)
+        delay_s = chance.choice((0.0002, 0.001, 0.01, 0.04))
+        return cls(chance.random() < 0.3, delay_s, chance.choice((2.0, 3.0, 8.0)), settings)
 
     def make(self, kind: type[Service]) -> Service:
         """Return a service without side effects."""
@@ -73,5 +78,7 @@ class Conditions:
         return Actuator(self._settings(Actuator, backend="docker", pod_image="simulated"), backend)
 
     def _settings(self, kind: type[Service], **more: Any) -> Any:
-        own = {"nats_url": URL, "state_folder": folder(), "spans_per_s": 1e-9}
+        own: dict[str, Any] = {"nats_url": URL, "state_folder": folder(), "spans_per_s": 1e-9}
+        if issubclass(kind.settings_type, ClusterSettings):
+            own |= {"cpu_cores": self.cores, "memory_bytes": MEMORY_BYTES}
         return kind.settings_type(**own, **self.settings, **more)

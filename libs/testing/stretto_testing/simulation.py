@@ -52,6 +52,8 @@ class Simulation:
         gc.enable()
 
     def _uncaught(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "destroyed" in str(context.get("message")):
+            return  # of a process that was killed
         error = context.get("exception")
         self.faults.append(f"{context.get('message')}: {type(error).__name__}: {error}")
 
@@ -73,6 +75,7 @@ class Simulation:
 
     def _bury(self) -> None:
         """End what is left of every process, without letting it say a word."""
+        self.loop.set_exception_handler(lambda loop, context: None)
         for node in (*self.nodes, self.loop.root):
             node.is_dead = True
         with _silence():

@@ -16,13 +16,14 @@ from typing import Any
 
 from stretto_bus.reading.ordered_consumer import OrderedConsumer
 from stretto_bus.writer import Writer
-from stretto_core.dispatcher.book import Book
+from stretto_core.arbiter.context import StepContext
+from stretto_core.arbiter.register import holds_s
 from stretto_core.dispatcher.machine import ShardLedger
 from stretto_core.dispatcher.state import LedgerState
 from stretto_runtime.owner.session import Session
 from stretto_runtime.owner.state import recovery
 from stretto_runtime.owner.tenure import succession
-from stretto_testing.history import History
+from stretto_testing.history import WHOLE_EVERY, History
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Plant:
     function: Callable[..., Any]
     old: str
     new: str
+    is_of_all: bool = False
+    """Only a history with all services can find it."""
 
     @contextlib.contextmanager
     def planted(self) -> Generator[None]:
@@ -89,18 +92,11 @@ PLANTS = [
         'frozenset([stored.headers["ce-id"] async for stored in _outputs(bus, service, number, start, end, True)])',
         "frozenset()",
     ),
-    Plant("a shard that comes again keeps its attempt", Book._lease, "shard.attempt += 1", "shard.attempt = 1"),
     Plant(
         "a reopened consumer begins one message late",
         OrderedConsumer._arrived,
         "self._next = seq + 1",
         "self._next = seq + 2",
-    ),
-    Plant(
-        "a reopened consumer begins one message early",
-        OrderedConsumer._arrived,
-        "self._next = seq + 1",
-        "self._next = seq",
     ),
     Plant(
         "who takes over proves nothing to its predecessor",
@@ -126,6 +122,20 @@ PLANTS = [
         "book.requeued.append(lease)",
         "pass",
     ),
+    Plant(
+        "the arbiter gives away what other jobs hold",
+        StepContext.free,
+        "self.capacity - self.register.held",
+        "self.capacity",
+        is_of_all=True,
+    ),
+    Plant(
+        "room is free before the pods that have it are gone",
+        holds_s,
+        "return settings.leave_timeout_s if job.completed else settings.stop_grace_s",
+        "return 0.0",
+        is_of_all=True,
+    ),
 ]
 
 
@@ -133,6 +143,8 @@ def found_by(plant: Plant, seeds: range) -> tuple[int, str] | None:
     """Return the first seed that finds a defect, and what it broke; None: none does."""
     with plant.planted():
         for seed in seeds:
+            if plant.is_of_all != (seed % WHOLE_EVERY == 0):
+                continue
             if broken := History(seed).run().broken:
                 return seed, broken[0]
     return None

@@ -82,7 +82,7 @@ class Api:
             self.streams[name] = KeptStream(UNSET | config, self._host.now_ns)
             self.on_created(self.streams[name])
         else:
-            self._stream(name).config = UNSET | config
+            self._stream(name).configure(UNSET | config)
         return self._stream_info(name, {})
 
     def _create(self, stream: str, name: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -80,6 +80,7 @@ class KeptStream:
         """Subject -> the sequences of its messages, ascending"""
         self.last_seq = 0
         self.bytes = 0
+        self.bound_bytes = int(config.get("max_bytes", -1))
         self.on_stored: list[Callable[[Kept], None]] = []
         self.on_removed: list[Callable[[Kept], None]] = []
         self._now_ns = now_ns
@@ -90,6 +91,10 @@ class KeptStream:
         """(when, sequence) of messages with a lifetime"""
         self._markers: set[int] = set()
         self._batches: dict[str, Batch] = {}
+
+    def configure(self, config: dict[str, Any]) -> None:
+        """Take another configuration of the same subjects."""
+        self.config, self.bound_bytes = config, int(config.get("max_bytes", -1))
 
     def takes(self, subject: str) -> bool:
         """Return whether this stream has this subject among its own."""
@@ -167,7 +172,7 @@ class KeptStream:
         largest = int(self.config.get("max_msg_size", -1))
         if 0 < largest < len(message.data) + len(message.block):
             raise ApiRefusal(10054, "message size exceeds maximum allowed")
-        bound = int(self.config.get("max_bytes", -1))
+        bound = self.bound_bytes
         if bound > 0 and self.config.get("discard") == "new":
             subject = self._stored_as(message.subject)
             added = OVERHEAD_BYTES + len(subject) + len(message.block) + len(message.data)
@@ -199,7 +204,7 @@ class KeptStream:
         most = int(self.config.get("max_msgs_per_subject", -1))
         while 0 < most < len(of_subject):
             self._remove(next(iter(of_subject)))
-        bound = int(self.config.get("max_bytes", -1))
+        bound = self.bound_bytes if self.config.get("discard") != "new" else 0
         while 0 < bound < self.bytes and len(self.messages) > 1:
             self._remove(self.first_seq)
         for each in self.on_stored:
