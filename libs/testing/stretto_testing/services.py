@@ -23,8 +23,8 @@ from stretto_runtime.settings import ClusterSettings
 
 from stretto_testing.simulation import URL
 
-MEMORY_BYTES = 32 << 30
-"""Memory of the simulated cluster."""
+MEMORY_BYTES, START_CORES = 32 << 30, 0.1
+"""Memory of the simulated cluster; cores of a pod that starts, if these are more than its plan gives."""
 DECIDING: dict[type[Service], dict[str, Any]] = {
     Dispatcher: {"lease_timeout_s": 12.0},
     Profiler: {"window_s": 2.0},
@@ -44,9 +44,9 @@ def folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions of one history, beside its faults: ``settings`` are those of all services.
+    """The conditions of one history, beside its faults. Every service has ``settings``.
 
-    ``cores``: those of the cluster; a job that starts takes two.
+    ``cores``: the capacity of the cluster; a job that starts takes one.
     """
 
     is_clustered: bool
@@ -63,7 +63,7 @@ class Conditions:
             "snapshot_s": chance.choice((0.05, 0.3, 1.0)),
         }
         delay_s = chance.choice((0.0002, 0.001, 0.01, 0.04))
-        return cls(chance.random() < 0.3, delay_s, chance.choice((2.0, 3.0, 8.0)), settings)
+        return cls(chance.random() < 0.3, delay_s, chance.choice((1.0, 2.0, 8.0)), settings)
 
     def make(self, kind: type[Service]) -> Service:
         """Return a service without side effects."""
@@ -75,7 +75,8 @@ class Conditions:
 
     def make_actuator(self, backend: Backend) -> Actuator:
         """Return an actuator whose pods are simulated."""
-        return Actuator(self._settings(Actuator, backend="docker", pod_image="simulated"), backend)
+        settings = self._settings(Actuator, backend="docker", pod_image="simulated", start_cpu_cores=START_CORES)
+        return Actuator(settings, backend)
 
     def _settings(self, kind: type[Service], **more: Any) -> Any:
         own: dict[str, Any] = {"nats_url": URL, "state_folder": folder(), "spans_per_s": 1e-9}

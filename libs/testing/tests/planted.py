@@ -17,11 +17,10 @@ from typing import Any
 from stretto_bus.reading.ordered_consumer import OrderedConsumer
 from stretto_bus.writer import Writer
 from stretto_core.arbiter.context import StepContext
-from stretto_core.arbiter.register import holds_s
+from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.dispatcher.machine import ShardLedger
 from stretto_core.dispatcher.state import LedgerState
 from stretto_runtime.owner.session import Session
-from stretto_runtime.owner.state import recovery
 from stretto_runtime.owner.tenure import succession
 from stretto_testing.history import WHOLE_EVERY, History
 
@@ -99,18 +98,6 @@ PLANTS = [
         "self._next = seq + 2",
     ),
     Plant(
-        "who takes over proves nothing to its predecessor",
-        recovery.load,
-        "await snapshots.mark(cursor, attempt)",
-        "pass",
-    ),
-    Plant(
-        "a broken connection is not taken for lost messages",
-        Session._check,
-        "if not (self._writer.idle and self._journal.idle):",
-        "if False:",
-    ),
-    Plant(
         "a silent worker keeps its lease for ever",
         ShardLedger._tick,
         "st.lost(now, self.settings)",
@@ -131,9 +118,9 @@ PLANTS = [
     ),
     Plant(
         "room is free before the pods that have it are gone",
-        holds_s,
-        "return settings.leave_timeout_s if job.completed else settings.stop_grace_s",
-        "return 0.0",
+        ArbiterMachine._ended,
+        "if isinstance(event, JobFinished) or",
+        "if isinstance(event, JobFinished | JobCompleted) or",
         is_of_all=True,
     ),
 ]

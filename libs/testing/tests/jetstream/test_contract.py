@@ -19,7 +19,7 @@ def test_the_simulated_server_keeps(contract: Contract) -> None:
         await contract(bus, contract.__name__)
         await bus.close()
 
-    for seed in range(5):
+    for seed in range(2):
         with Simulation(seed) as simulation:
             simulation.run(kept())
 
