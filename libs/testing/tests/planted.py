@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-from stretto_bus.reading.ordered_consumer import OrderedConsumer
 from stretto_bus.writer import Writer
 from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.machine import ArbiterMachine
@@ -90,12 +89,6 @@ PLANTS = [
         succession.published_ids,
         'frozenset([stored.headers["ce-id"] async for stored in _outputs(bus, service, number, start, end, True)])',
         "frozenset()",
-    ),
-    Plant(
-        "a reopened consumer begins one message late",
-        OrderedConsumer._arrived,
-        "self._next = seq + 1",
-        "self._next = seq + 2",
     ),
     Plant(
         "a silent worker keeps its lease for ever",
