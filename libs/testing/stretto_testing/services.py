@@ -37,9 +37,13 @@ DECIDING: dict[type[Service], dict[str, Any]] = {
 
 
 @cache
+def _temporary() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="stretto-simulation-")  # it goes with the process
+
+
 def folder() -> Path:
     """Return the folder where services would keep their spans."""
-    return Path(tempfile.mkdtemp(prefix="stretto-simulation-"))
+    return Path(_temporary().name)
 
 
 @dataclass(frozen=True, slots=True)
