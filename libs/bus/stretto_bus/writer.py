@@ -33,7 +33,8 @@ SECOND_NS = 10**9
 
 OLDEST_SERVER = (2, 14, 6)
 """The oldest NATS with every repair that our use of streams needs, as far as we know; the README of
-stretto-installation has a table of them. Our tests pass on it. They fail on 2.12.0, 2.12.1 and 2.12.3, which reorder or refuse batches."""
+stretto-installation has a table of them. Our tests pass on it. They fail on 2.12.0, 2.12.1 and 2.12.3, which reorder or
+refuse batches."""
 INVALID_JSON = 10025
 
 
