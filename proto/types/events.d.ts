@@ -364,7 +364,7 @@ export interface GivenUp {
   partition?: string;
 }
 
-/** The workers of a job that average dense gradients, where its file asks for that. Each does with those that have the same devices. */
+/** The workers of a job that address each other, where its file asks for that. With ``dense: group`` those of the same devices average their dense gradients. With stages, those of a stage ask one of the next stage for the rest of each step. */
 export interface GroupChanged {
   /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
   job: string;
@@ -373,21 +373,27 @@ export interface GroupChanged {
   workers: Array<GroupMember>;
 }
 
-/** Address of a worker that averages dense gradients with others. ``index`` is the number in its name. */
+/** Address of a worker that averages dense gradients with others, or that computes a stage of their steps. ``index`` is the number in its name. */
 export interface GroupMember {
   index: number;
   address: string;
   /** type of devices of a worker; empty: the cluster's own cores */
   device?: string;
+  /** stage of a worker: 0 reads samples and pulls rows; a later one computes the layers from its first one on */
+  stage?: number;
+  /** first layer of a worker's stage, in the order of the model's layers; 0 is the rows */
+  first_layer?: number;
 }
 
-/** The workers of a mixed plan on one type of devices over a window: medians. */
+/** The workers of one stage of a plan on one type of devices over a window: medians. */
 export interface GroupProfile {
   /** type of devices of a worker; empty: the cluster's own cores */
   device: string;
   workers: number;
   step_time_s: number;
   times: StepTimes;
+  /** stage of a worker: 0 reads samples and pulls rows; a later one computes the layers from its first one on */
+  stage?: number;
 }
 
 /** The past jobs most similar to a new one, and their smoothed configuration (Alg. 1). */
@@ -801,7 +807,7 @@ export interface Plan {
   worker_memory_bytes: number;
   /** Memory of one parameter server, in bytes. */
   ps_memory_bytes: number;
-  /** Workers on types of devices, one group for each type, by their names. The others have ``worker_cpu_cores``. */
+  /** Workers on types of devices, one group for each stage and type, in this order. The others, of stage 0, have ``worker_cpu_cores``. */
   groups?: Array<WorkerGroup>;
 }
 
@@ -897,6 +903,8 @@ export interface PodPending {
   detail?: string;
   /** type of devices of a worker; empty: the cluster's own cores */
   device?: string;
+  /** stage of a worker: 0 reads samples and pulls rows; a later one computes the layers from its first one on */
+  stage?: number;
 }
 
 /** Limits of a running pod were changed in place. */
@@ -927,6 +935,8 @@ export interface PodStarted {
   limits?: Array<string>;
   /** type of devices of a worker; empty: the cluster's own cores */
   device?: string;
+  /** stage of a worker: 0 reads samples and pulls rows; a later one computes the layers from its first one on */
+  stage?: number;
 }
 
 /** Prices of resources for the job's owner, per hour. */
@@ -970,7 +980,7 @@ export interface ProfileMeasured {
   spill_fault?: string;
   workers: Array<WorkerProfile>;
   ps: Array<PsProfile>;
-  /** Workers by the type of their devices, where the plan has groups; empty: all have cores. */
+  /** Workers by stage and type of their devices, where the plan has groups; empty: all have cores. */
   groups?: Array<GroupProfile>;
 }
 
@@ -1123,7 +1133,7 @@ export interface ResourceSpec {
     worker_memory_bytes: number | string;
     /** Memory of one parameter server, in bytes. */
     ps_memory_bytes: number | string;
-    /** Workers on types of devices, one group for each type, by their names. The others have ``worker_cpu_cores``. */
+    /** Workers on types of devices, one group for each stage and type, in this order. The others, of stage 0, have ``worker_cpu_cores``. */
     groups?: Array<WorkerGroup>;
   } | null;
   /** keep the initial plan; Stretto then only handles memory limits, faults and data workers */
@@ -1344,7 +1354,7 @@ export interface VolumeSpec {
   writable?: boolean;
 }
 
-/** Workers of a job that have a unit each of one type of devices (HeterPS §3: one resource type). */
+/** Workers of one stage of a job that have a unit each of one type of devices (HeterPS §3: one resource type). */
 export interface WorkerGroup {
   /** name of a type of devices of the installation: lower-case letters, digits and hyphens, at most 40 */
   device: string;
@@ -1354,6 +1364,10 @@ export interface WorkerGroup {
   cpu_cores: number;
   /** Memory of one unit, in bytes; it is none of the cluster's. */
   memory_bytes: number;
+  /** stage of a worker: 0 reads samples and pulls rows; a later one computes the layers from its first one on */
+  stage?: number;
+  /** first layer of a worker's stage, in the order of the model's layers; 0 is the rows */
+  first_layer?: number;
 }
 
 /** Limits of the workers, and the types of devices that they may have. */
@@ -1370,6 +1384,8 @@ export interface WorkerLimits {
   devices?: "auto" | Array<string>;
   /** how the dense gradients of a step reach the parameter servers. servers: each worker's by itself, whenever it has one; group: workers of the same devices wait for each other in each step and push the mean, as one worker with the batches of all would, so that fewer bytes pass each process; rows are pushed by each worker in both */
   dense?: "servers" | "group";
+  /** workers that a step passes, one after the other. 1: each worker computes the whole step; 2: workers read samples and pull rows, others on devices compute the layers; 3: in two parts, beginning at the layers that `initial` states; auto: 1 or 2, whichever costs less a sample by what was measured */
+  stages?: 1 | 2 | 3 | "auto";
 }
 
 /** One worker over a window. */
@@ -1383,6 +1399,8 @@ export interface WorkerProfile {
   memory_used_bytes: number;
   /** type of devices of a worker; empty: the cluster's own cores */
   device?: string;
+  /** stage of a worker: 0 reads samples and pulls rows; a later one computes the layers from its first one on */
+  stage?: number;
 }
 
 /** The message of each event, by the event's name. */

@@ -121,8 +121,8 @@ class Loop:
     def _train(self, job: str) -> None:
         version, now_plan = self.running[job]
         steps = {
-            device: (self._alone_s(now_plan, device) * self.random.lognormvariate(0, self.noise), count)
-            for device, count in now_plan.worker_devices.items()
+            place.device: (self._alone_s(now_plan, place.device) * self.random.lognormvariate(0, self.noise), count)
+            for place, count in now_plan.worker_places.items()
         }
         trained = next(iter(steps.values()))[0]
         step = max(trained, self._supply_s(job, now_plan))

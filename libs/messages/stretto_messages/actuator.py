@@ -20,6 +20,7 @@ from stretto_messages.values import (
     ParameterServer,
     Plan,
     Role,
+    Stage,
 )
 
 LOG_PART_MAX = 32 << 10
@@ -42,8 +43,9 @@ class PodStarted(Message):
     limits: Annotated[tuple[Name, ...], MaxLen(8)] = ()
     """Mechanisms that enforce the limits."""
     device: Device = ""
+    stage: Stage = 0
 
-    SELDOM: ClassVar[frozenset[str]] = frozenset({"device"})
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"device", "stage"})
 
 
 example(
@@ -72,8 +74,9 @@ class PodPending(Message):
     """no-room: no node has room. quota: a quota is used up. image-pull: its image is not there (yet)."""
     detail: Text = ""
     device: Device = ""
+    stage: Stage = 0
 
-    SELDOM: ClassVar[frozenset[str]] = frozenset({"device"})
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"device", "stage"})
 
 
 example(
@@ -174,8 +177,11 @@ example(DataWorkersChanged(job=JOB, version=2, data_workers=(DataWorker(index=0,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChanged(Message):
-    """The workers of a job that average dense gradients, where its file asks for that. Each does with those that have
-    the same devices."""
+    """The workers of a job that address each other, where its file asks for that.
+
+    With ``dense: group`` those of the same devices average their dense gradients. With stages, those of a stage ask
+    one of the next stage for the rest of each step.
+    """
 
     version: Annotated[int, Ge(1)]
     """Grows with every change."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le, Lt, MaxLen
 
@@ -25,7 +25,7 @@ from stretto_messages.base import (
 )
 from stretto_messages.books import ALL_ROWS, AppliedBooks, RowBooks
 from stretto_messages.scenario import APPLIED, CHECKPOINT, JOB, MISS_RATIOS, NOW_S, SERVERS, TIMES
-from stretto_messages.values import CheckpointRef, Evaluation, MissRatios, ParameterServer, ReadRate, StepTimes
+from stretto_messages.values import CheckpointRef, Evaluation, MissRatios, ParameterServer, ReadRate, Stage, StepTimes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,11 @@ class WorkerReported(Message):
     cpu_limit_cores: Cores
     memory_used_bytes: Bytes
     memory_limit_bytes: Bytes
+    stage: Stage = 0
+    """Above 0, a step is what another worker has asked for: ``times.grad_s`` is its computing, ``times.sync_s`` pulling
+    and pushing, and no sample is counted."""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"stage"})
 
 
 example(

@@ -51,7 +51,7 @@ class ProfileMeasured(Message):
     workers: Annotated[tuple[WorkerProfile, ...], MaxLen(400)]
     ps: Annotated[tuple[PsProfile, ...], MaxLen(400)]
     groups: Annotated[tuple[GroupProfile, ...], MaxLen(GROUPS_MAX + 1)] = ()
-    """Workers by the type of their devices, where the plan has groups; empty: all have cores."""
+    """Workers by stage and type of their devices, where the plan has groups; empty: all have cores."""
 
     SELDOM: ClassVar[frozenset[str]] = frozenset({"groups"})
 

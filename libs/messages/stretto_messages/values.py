@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
@@ -168,7 +168,34 @@ DeviceName = Annotated[
 ]
 Device = Annotated[str, MaxLen(40), Doc("type of devices of a worker; empty: the cluster's own cores")]
 GROUPS_MAX = 2
-"""Most types of devices of one plan. With three, a front over them is too large to search exactly."""
+"""Most groups of workers on devices of one plan. With three, a front over them is too large to search exactly."""
+STAGES_MAX = 3
+"""Most stages of one job: a fourth would wait for three others in each step, and no plan of the papers' has one."""
+Stage = Annotated[
+    int,
+    Ge(0),
+    Le(STAGES_MAX - 1),
+    Doc("stage of a worker: 0 reads samples and pulls rows; a later one computes the layers from its first one on"),
+]
+LAYERS_MAX = 10_000
+FirstLayer = Annotated[
+    int,
+    Ge(0),
+    Le(LAYERS_MAX),
+    Doc("first layer of a worker's stage, in the order of the model's layers; 0 is the rows"),
+]
+
+
+class WorkerPlace(NamedTuple):
+    """Stage, first layer and devices of a worker, which no running one changes; in the order that a step passes."""
+
+    stage: int
+    first_layer: int
+    device: Device
+
+
+ON_CORES = WorkerPlace(0, 0, "")
+"""Place of a worker that the plan lists in no group."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +225,7 @@ def require(name: str, value: float, low: float, high: float = math.inf) -> None
 
 @dataclass(frozen=True, slots=True)
 class WorkerGroup(Record):
-    """Workers of a job that have a unit each of one type of devices (HeterPS §3: one resource type)."""
+    """Workers of one stage of a job that have a unit each of one type of devices (HeterPS §3: one resource type)."""
 
     device: DeviceName
     workers: Annotated[int, Ge(1), Le(WORKERS_MAX)]
@@ -207,6 +234,15 @@ class WorkerGroup(Record):
     """CPU cores of one unit; they are none of the cluster's."""
     memory_bytes: Annotated[int, Ge(2**20), Le(2**46)]
     """Memory of one unit, in bytes; it is none of the cluster's."""
+    stage: Stage = 0
+    first_layer: FirstLayer = 0
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"stage", "first_layer"})
+
+    @property
+    def place(self) -> WorkerPlace:
+        """Place of the group's workers."""
+        return WorkerPlace(self.stage, self.first_layer, self.device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +262,8 @@ class Plan(Record):
     ps_memory_bytes: Annotated[int, Ge(2**20), Le(2**46)]
     """Memory of one parameter server, in bytes."""
     groups: Annotated[tuple[WorkerGroup, ...], MaxLen(GROUPS_MAX)] = ()
-    """Workers on types of devices, one group for each type, by their names. The others have ``worker_cpu_cores``."""
+    """Workers on types of devices, one group for each stage and type, in this order. The others, of stage 0, have
+    ``worker_cpu_cores``."""
 
     SELDOM: ClassVar[frozenset[str]] = frozenset({"groups"})
 
@@ -246,12 +283,25 @@ class Plan(Record):
             require(name, getattr(self, name), 1e-3)
 
     def _require_groups(self) -> None:
-        """Raise InvalidValue unless the groups are of different types, in order, and no more than all workers."""
-        names = [group.device for group in self.groups]
-        if names != sorted({*names}):
-            raise InvalidValue(f"groups name the devices {names}; give each once, in alphabetical order")
+        """Raise InvalidValue unless the groups have different places, in order, and no more than all workers."""
+        places = [group.place for group in self.groups]
+        if places != sorted({*places}):
+            names = [f"{place.device} (stage {place.stage})" if place.stage else place.device for place in places]
+            raise InvalidValue(f"groups name the devices {names}; give each once a stage, in alphabetical order")
         if sum(group.workers for group in self.groups) > self.workers:
             raise InvalidValue(f"workers is {self.workers}, fewer than those of groups; count those of groups, too")
+        if self.stages > 1:
+            self._require_stages()
+
+    def _require_stages(self) -> None:
+        """Raise InvalidValue unless each stage up to the last has workers, and begins after the one before it."""
+        begins = sorted({(place.stage, place.first_layer) for place in self.worker_places})
+        stages, layers = [stage for stage, _ in begins], [layer for _, layer in begins]
+        if stages != [*range(self.stages)] or layers != sorted({*layers}) or layers[0]:
+            raise InvalidValue(
+                f"workers are of the (stage, first_layer) {begins}; give each stage from 0 on at least one worker and "
+                "one first_layer: stage 0 the 0, each later stage a higher one than the stage before"
+            )
 
     @property
     def cpu_workers(self) -> int:
@@ -259,23 +309,35 @@ class Plan(Record):
         return self.workers - sum(group.workers for group in self.groups) if self.groups else self.workers
 
     @property
-    def worker_devices(self) -> dict[Device, int]:
-        """Numbers of workers by the type of their devices, without zeros; those on cores are under the empty text."""
-        on_cores = {"": self.cpu_workers} if self.cpu_workers else {}
-        return on_cores | {group.device: group.workers for group in self.groups}
+    def stages(self) -> int:
+        """Number of stages that a step passes; 1: each worker computes all layers."""
+        return self.groups[-1].stage + 1 if self.groups else 1
+
+    @property
+    def worker_places(self) -> dict[WorkerPlace, int]:
+        """Numbers of workers by their places, without zeros; those on cores are under ``ON_CORES``."""
+        on_cores = {ON_CORES: self.cpu_workers} if self.cpu_workers else {}
+        return on_cores | {group.place: group.workers for group in self.groups}
 
     def with_workers(self, cpu_workers: int, groups: Iterable[WorkerGroup]) -> Plan:
         """Return the plan with these workers; groups that have none go, and of equal types there is one."""
-        kept = tuple(sorted((group for group in groups if group.workers), key=lambda group: group.device))
+        kept = tuple(sorted((group for group in groups if group.workers), key=lambda group: group.place))
         return replace(self, workers=cpu_workers + sum(group.workers for group in kept), groups=kept)
 
     def fewer_workers(self, most: int) -> Plan:
-        """Return the plan with at most so many workers: those on cores go first, the last group's next."""
-        surplus = max(self.workers - most, 0)
-        left, surplus = max(self.cpu_workers - surplus, 0), max(surplus - self.cpu_workers, 0)
+        """Return the plan with at most so many workers: those on cores go first, the last group's next.
+
+        Each stage keeps one as long as all can; otherwise the later ones go.
+        """
+        if self.stages > max(most, 1):
+            first = [group for group in self.groups if not group.stage]
+            return self.with_workers(self.cpu_workers, first).fewer_workers(most)
+        surplus, single = max(self.workers - most, 0), 1 if self.stages > 1 else 0
+        kept = single if self.groups and self.groups[0].stage else 0
+        left, surplus = max(self.cpu_workers - surplus, kept), max(surplus - self.cpu_workers + kept, 0)
         groups = list[WorkerGroup]()
         for group in reversed(self.groups):
-            gone = min(group.workers, surplus)
+            gone = min(group.workers - (single if group.stage else 0), surplus)
             surplus -= gone
             groups.append(replace(group, workers=group.workers - gone))
         return self.with_workers(left, groups)
@@ -287,7 +349,7 @@ class Plan(Record):
         memory = workers * self.worker_memory_bytes + self.ps * self.ps_memory_bytes
         if not (extended.worker or extended.ps or self.groups):
             return Resources(cores, memory)
-        units = extended_of({DEVICES + group.device: group.workers for group in self.groups})
+        units = reduce(added, (((DEVICES + group.device, group.workers),) for group in self.groups), ())
         return Resources(cores, memory, added(extended.of(workers, self.ps), units))
 
     def pod(self, role: Literal["worker", "ps"], extended: ExtendedPerPod, device: str = "") -> Resources:
@@ -304,7 +366,11 @@ class Plan(Record):
             f"{self.cpu_workers} worker{'s' * (self.cpu_workers != 1)} x {self.worker_cpu_cores:g} cores"
             f" / {self.worker_memory_bytes / GIB:.2f} GiB"
         ]
-        of_groups = [f"{group.workers} worker{'s' * (group.workers != 1)} on {group.device}" for group in self.groups]
+        of_groups = [
+            f"{group.workers} worker{'s' * (group.workers != 1)}{f' of stage {group.stage}' * (group.stage > 0)}"
+            f" on {group.device}"
+            for group in self.groups
+        ]
         return (
             f"{', '.join(workers * (self.cpu_workers > 0 or not of_groups) + of_groups)},"
             f" {self.ps} PS x {self.ps_cpu_cores:g} cores / {self.ps_memory_bytes / GIB:.2f} GiB"
@@ -494,18 +560,22 @@ class WorkerProfile(Record):
     cpu_used_cores: Cores
     memory_used_bytes: Bytes
     device: Device = ""
+    stage: Stage = 0
 
-    SELDOM: ClassVar[frozenset[str]] = frozenset({"device"})
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"device", "stage"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupProfile(Record):
-    """The workers of a mixed plan on one type of devices over a window: medians."""
+    """The workers of one stage of a plan on one type of devices over a window: medians."""
 
     device: Device
     workers: Count
     step_time_s: Seconds
     times: StepTimes
+    stage: Stage = 0
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"stage"})
 
 
 MISS_POINTS = 16
@@ -603,11 +673,18 @@ class DataWorker(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember(Record):
-    """Address of a worker that averages dense gradients with others. ``index`` is the number in its name."""
+    """Address of a worker that averages dense gradients with others, or that computes a stage of their steps.
+
+    ``index`` is the number in its name.
+    """
 
     index: Annotated[int, Ge(0), Le(10**9)]
     address: PlaneAddress
     device: Device = ""
+    stage: Stage = 0
+    first_layer: FirstLayer = 0
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"stage", "first_layer"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,8 +121,12 @@ def _group(given: Any) -> Any:
     if not isinstance(given, dict):
         return given
     found = cast("dict[str, Any]", given)
-    if found.keys() != {*(names := [each.name for each in fields(WorkerGroup)])}:
-        raise ValueError(f"groups = {found}: give each {', '.join(names)}, and nothing else")
+    names = [each.name for each in fields(WorkerGroup)]
+    needed = [name for name in names if name not in WorkerGroup.SELDOM]
+    if not {*needed} <= found.keys() <= {*names}:
+        raise ValueError(
+            f"groups = {found}: give each {', '.join(needed)}; of a later stage {', '.join(names[len(needed) :])}, too"
+        )
     return WorkerGroup(**found)
 
 

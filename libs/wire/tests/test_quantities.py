@@ -63,6 +63,8 @@ def test_a_first_plan_may_have_workers_on_types_of_devices() -> None:
     for wrong, told in (("cpu_cores: 0", "at least"), ("cores: 2", "give each device, workers, cpu_cores, memory_")):
         with pytest.raises(WireError, match=told):
             read_job(text.replace("cpu_cores: 2,", f"{wrong},"))
+    with pytest.raises(WireError, match=r"state workers\.stages: 2, or leave its groups out"):
+        read_job(text.replace("{device: a", "{stage: 1, first_layer: 1, device: a"))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ Names are never used again: numbers only grow, also across recoveries.
 from __future__ import annotations
 
 from stretto_messages.actuator import PodPending, PodResized, PodStarted
-from stretto_messages.values import Device
+from stretto_messages.values import ON_CORES, WorkerPlace
 
 from stretto_core.actuator import data_workers
 from stretto_core.actuator.state import ActuatorState, Facts, Pod, PodCause, Role
@@ -20,28 +20,28 @@ def resize_to_plan(state: ActuatorState) -> None:
     """Want the size of the current plan for every pod."""
     for pod in state.pods.values():
         if pod.phase != "stopping":
-            pod.cpu_cores, pod.memory_bytes = _size(state, pod.role, pod.device)
+            pod.cpu_cores, pod.memory_bytes = _size(state, pod.role, pod.place)
 
 
 def fill(state: ActuatorState, role: Role, now: float, cause: PodCause, wait_s: float = 0.0) -> None:
     """Want as many pods of ``role`` as the plan says.
 
     Leaving pods are taken back first, then new ones are named. Of too many, the newest stop. Workers are counted by
-    their devices, since no worker can get others in place.
+    their places, since no worker can get another one.
     """
     if role != "worker" or state.plan is None:
-        return _fill(state, role, "", _wanted(state, role), now, cause, wait_s)
-    wanted, there = state.plan.worker_devices, {pod.device for pod in state.of_role(role)}
+        return _fill(state, role, ON_CORES, _wanted(state, role), now, cause, wait_s)
+    wanted, there = state.plan.worker_places, {pod.place for pod in state.of_role(role)}
     if state.phase == "completing":  # whatever devices it has
         wanted = {} if there else dict.fromkeys([*wanted][:1], min(1, state.evaluate))
-    for device in sorted({*wanted, *there}):
-        _fill(state, role, device, wanted.get(device, 0), now, cause, wait_s)
+    for place in sorted({*wanted, *there}):
+        _fill(state, role, place, wanted.get(place, 0), now, cause, wait_s)
 
 
 def _fill(
-    state: ActuatorState, role: Role, device: Device, wanted: int, now: float, cause: PodCause, wait_s: float
+    state: ActuatorState, role: Role, place: WorkerPlace, wanted: int, now: float, cause: PodCause, wait_s: float
 ) -> None:
-    pods = [pod for pod in state.of_role(role) if pod.device == device]
+    pods = [pod for pod in state.of_role(role) if pod.place == place]
     missing = wanted - len(pods)
     if missing > 0:
         kept = (pod for pod in state.pods.values() if pod.role == role and pod.leaving and not pod.retired)
@@ -51,7 +51,7 @@ def _fill(
             missing -= 1
             state.relayout("plan")
         for _ in range(missing):
-            name_pod(state, role, now, cause, wait_s, device)
+            name_pod(state, role, now, cause, wait_s, place)
     if state.phase == "completing":
         return
     for pod in pods[len(pods) + missing :] if missing < 0 else []:
@@ -63,7 +63,7 @@ def _fill(
 
 
 def name_pod(
-    state: ActuatorState, role: Role, now: float, cause: PodCause, wait_s: float = 0.0, device: Device = ""
+    state: ActuatorState, role: Role, now: float, cause: PodCause, wait_s: float = 0.0, place: WorkerPlace = ON_CORES
 ) -> None:
     """Want another pod, in ``wait_s`` at the earliest; after repeated failures of its role, later."""
     number = state.next_number[role]
@@ -71,7 +71,7 @@ def name_pod(
     in_row = state.failures_in_row[role] if cause == "relaunch" else 0
     if in_row > 1:
         wait_s = max(wait_s, min(2.0 ** (in_row - 2), BACKOFF_MAX_S))
-    cpu_cores, memory_bytes = _size(state, role, device)
+    cpu_cores, memory_bytes = _size(state, role, place)
     pod = Pod(
         name=f"{role}-{number}",
         role=role,
@@ -81,7 +81,9 @@ def name_pod(
         plan_version=state.plan_version,
         cause=cause,
         wanted_at_s=now,
-        device=device,
+        device=place.device,
+        stage=place.stage,
+        first_layer=place.first_layer,
         not_before_s=now + wait_s,
     )
     state.pods[pod.name] = pod
@@ -97,11 +99,11 @@ def _wanted(state: ActuatorState, role: Role) -> int:
     return state.plan.ps
 
 
-def _size(state: ActuatorState, role: Role, device: Device) -> tuple[float, int]:
+def _size(state: ActuatorState, role: Role, place: WorkerPlace) -> tuple[float, int]:
     plan = state.plan
     assert plan is not None  # pods are named only after a plan
     for group in plan.groups:
-        if device == group.device:
+        if place == group.place:
             return group.cpu_cores, group.memory_bytes
     if role == "data":
         return state.data.cpu_cores, state.data.memory_bytes

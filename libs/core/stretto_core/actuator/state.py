@@ -7,7 +7,7 @@ from typing import Literal
 
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobCompleted
-from stretto_messages.values import DataWorker, Device, GroupMember, Plan
+from stretto_messages.values import DataWorker, Device, GroupMember, Plan, WorkerPlace
 
 Role = Literal["worker", "ps", "data"]
 WaitReason = Literal["no-room", "quota", "image-pull"]
@@ -70,6 +70,9 @@ class Pod:
     wanted_at_s: float
     device: Device = ""
     """A worker's type of devices; of its size the plan's group says what a unit has."""
+    stage: int = 0
+    first_layer: int = 0
+    """A worker's stage, and the first layer of that stage."""
     not_before_s: float = 0.0
     phase: Literal["starting", "running", "stopping"] = "starting"
     waiting: WaitReason | None = None
@@ -87,6 +90,11 @@ class Pod:
     started_at_s: float | None = None
     cpu_cores_now: float = 0.0
     memory_bytes_now: int = 0
+
+    @property
+    def place(self) -> WorkerPlace:
+        """A worker's place."""
+        return WorkerPlace(self.stage, self.first_layer, self.device)
 
     def stop(self) -> None:
         """Want the pod gone."""

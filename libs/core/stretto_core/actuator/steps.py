@@ -71,8 +71,8 @@ def converged(state: ActuatorState) -> bool:
         return False
     planned = [pod for pod in state.pods.values() if pod.role != "data"]
     settled = all(pod.phase == "running" and not pod.leaving and not _needs_resize(pod) for pod in planned)
-    workers = Counter(pod.device for pod in state.of_role("worker"))
-    counts = workers == Counter(plan.worker_devices) and len(state.of_role("ps")) == plan.ps
+    workers = Counter(pod.place for pod in state.of_role("worker"))
+    counts = workers == Counter(plan.worker_places) and len(state.of_role("ps")) == plan.ps
     return settled and counts and state.layout == "ready" and state.rebalance is None
 
 

@@ -80,7 +80,7 @@ def _mix_in_words(choice: Choice) -> list[str]:
     chosen = choice.candidate
     if not chosen.plan.groups:
         return []
-    words = [f"{count} x {device or 'cores'}" for device, count in chosen.plan.worker_devices.items()]
+    words = [f"{count} x {place.device or 'cores'}" for place, count in chosen.plan.worker_places.items()]
     told = [f"workers are {' and '.join(words)}"]
     alone = [each for each in choice.computed.candidates if not each.plan.groups and identified(each)]
     if alone:

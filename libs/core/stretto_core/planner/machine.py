@@ -226,7 +226,7 @@ class PlanMachine:
         moved, wasted_s = abs(event.plan.ps - before.ps), self._wasted_s(event.took_s)
         if moved:
             state.overheads = replace(overheads, ps_change_s=(overheads.ps_change_s + wasted_s / moved) / 2)
-        elif event.plan.worker_devices != before.worker_devices:
+        elif event.plan.worker_places != before.worker_places:
             state.overheads = replace(overheads, worker_change_s=(overheads.worker_change_s + wasted_s) / 2)
 
     def _forget_refusals(self) -> None:

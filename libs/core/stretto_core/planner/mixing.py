@@ -112,8 +112,8 @@ def _thinned(values: Sequence[float], limit: int, kept: float) -> tuple[Any, ...
 def measured_plan(fitted: ModelFitted, plan: Plan, supply: Supply, windows_min: int) -> Verified | None:
     """Return the plan as it was measured, each group of its workers by itself; None before the least windows of all."""
     rows = {Configuration.measured(row): row for row in fitted.measured if row.windows >= windows_min}
-    wanted = plan.worker_devices
-    found = [rows.get(Configuration.of(plan, fitted.batch_size, device)) for device in wanted]
+    wanted = plan.worker_places
+    found = [rows.get(Configuration.of(plan, fitted.batch_size, place.device)) for place in wanted]
     known = [row for row in found if row is not None]
     if len(known) < len(found) or not known:
         return None

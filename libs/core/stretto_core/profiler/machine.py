@@ -152,7 +152,7 @@ class ProfilerMachine:
         window = state.pods.setdefault(event.pod, PodWindow(event.role))
         if window.started:
             return []
-        window.started, window.device = True, event.device
+        window.started, window.device, window.stage = True, event.device, event.stage
         _set_limits(window, event)
         self._note_number(event.pod)
         return self._cut(event.job, now)

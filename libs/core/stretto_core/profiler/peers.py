@@ -83,9 +83,9 @@ def threshold(
 def judge_workers(
     window: ClosedWindow, pods: dict[str, PodWindow], rules: ProfilingRules
 ) -> Iterator[StragglerDetected | StragglerCleared]:
-    """Compare each worker with the median of the others that have the same devices."""
-    for device in sorted({worker.device for worker in window.workers}):
-        same = [worker for worker in window.workers if worker.device == device]
+    """Compare each worker with the median of the others that have the same stage and the same devices."""
+    for alike in sorted({(worker.stage, worker.device) for worker in window.workers}):
+        same = [worker for worker in window.workers if (worker.stage, worker.device) == alike]
         if len(same) > 1:
             yield from _judge_alike(window, same, pods, rules)
 

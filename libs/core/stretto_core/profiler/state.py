@@ -94,6 +94,7 @@ class PodWindow:
 
     role: ReportingRole
     device: Device = ""
+    stage: int = 0
     started: bool = False
     """The actuator has published its start. Reports that come before are checked but enter no profile."""
     ended_at_s: float = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
@@ -56,22 +57,28 @@ def worker_profile(pod: str, window: PodWindow) -> WorkerProfile:
         cpu_used_cores=sums.cpu_core_s / sums.span_s,
         memory_used_bytes=window.memory_used_bytes,
         device=window.device,
+        stage=window.stage,
     )
 
 
 def group_profiles(plan: Plan, workers: Sequence[tuple[WorkerProfile, PodWindow]]) -> tuple[GroupProfile, ...]:
-    """Return the workers of each type of devices that the plan has; none where all have cores."""
-    devices = sorted({worker.device for worker, _ in workers} & plan.worker_devices.keys())
+    """Return the workers of each stage and type of devices that the plan has; none where all have cores."""
     if not plan.groups:
         return ()
+    planned = {(place.stage, place.device) for place in plan.worker_places}
+    of_places = defaultdict[tuple[int, str], list[tuple[WorkerProfile, PodWindow]]](list)
+    for worker, window in workers:
+        of_places[worker.stage, worker.device].append((worker, window))
     return tuple(
         GroupProfile(
             device=device,
-            workers=sum(worker.device == device for worker, _ in workers),
-            step_time_s=median(worker.step_time_s for worker, _ in workers if worker.device == device),
-            times=median_times(window for worker, window in workers if worker.device == device),
+            workers=len(found),
+            step_time_s=median(worker.step_time_s for worker, _ in found),
+            times=median_times(window for _, window in found),
+            stage=stage,
         )
-        for device in devices
+        for (stage, device), found in sorted(of_places.items())
+        if (stage, device) in planned
     )
 
 

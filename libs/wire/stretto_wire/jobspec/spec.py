@@ -384,10 +384,27 @@ class WorkerLimits(RoleLimits):
         "worker in both",
     )
 
+    stages: Annotated[
+        Literal[1, 2, 3, "auto"],
+        Field(
+            description="workers that a step passes, one after the other. 1: each worker computes the whole step; 2: "
+            "workers read samples and pull rows, others on devices compute the layers; 3: in two parts, beginning at "
+            "the layers that `initial` states; auto: 1 or 2, whichever costs less a sample by what was measured",
+        ),
+    ] = 1
+
     @model_validator(mode="after")
     def _devices_or_extended(self) -> WorkerLimits:
         if self.devices and self.extended:
             raise ValueError("state devices or extended: a type of devices says itself what a unit has")
+        return self
+
+    @model_validator(mode="after")
+    def _stages_have_devices(self) -> WorkerLimits:
+        if self.stages != 1 and not self.devices:
+            raise ValueError(f"stages = {self.stages}: state devices as well, for the stages after the first; or 1")
+        if self.stages != 1 and self.dense == "group":
+            raise ValueError(f"stages = {self.stages}: leave dense: group out, or state 1; a later stage has no group")
         return self
 
 
@@ -480,6 +497,18 @@ class ResourceSpec(Spec):
     def _fixed_needs_a_plan(self) -> ResourceSpec:
         if self.fixed and self.initial is None:
             raise ValueError("fixed needs an initial plan: state resources.initial, or leave fixed out")
+        return self
+
+    @model_validator(mode="after")
+    def _initial_has_its_stages(self) -> ResourceSpec:
+        asked, planned = self.workers.stages, self.initial.stages if self.initial else 1
+        if asked == 3 and (planned != 3 or not self.fixed):
+            raise ValueError(
+                "workers.stages = 3: state fixed: true and an initial plan with groups of the stages 1 and 2; only its "
+                "first_layer says where to cut; or 2"
+            )
+        if planned > (2 if asked == "auto" else asked):
+            raise ValueError(f"initial has {planned} stages: state workers.stages: {planned}, or leave its groups out")
         return self
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from stretto_messages.base import GIB, counted, three_digits
-from stretto_messages.values import Plan
+from stretto_messages.values import ON_CORES, Plan
 
 from .views import Decision
 
@@ -87,15 +87,16 @@ def _changes(old: Plan, new: Plan) -> str:
 
 
 def _workers(old: Plan, new: Plan) -> Iterator[str]:
-    """Return what is more or less of the workers on cores, then of those on each type of devices."""
-    before, after = old.worker_devices, new.worker_devices
-    for device in sorted({*before, *after}):
-        was, more = before.get(device, 0), after.get(device, 0) - before.get(device, 0)
-        if not device:
+    """Return what is more or less of the workers on cores, then of those of each stage and type of devices."""
+    before, after = old.worker_places, new.worker_places
+    for place in sorted({*before, *after}):
+        was, more = before.get(place, 0), after.get(place, 0) - before.get(place, 0)
+        where = f"{f'of stage {place.stage} ' * (place.stage > 0)}on {place.device}"
+        if place == ON_CORES:
             yield _pods("worker", was, was + more)
         elif more:
-            few = f"{counted(abs(more), 'worker')} on {device} {'more' if more > 0 else 'less'}"
-            yield f"a worker on {device}" if more == 1 else few
+            few = f"{counted(abs(more), 'worker')} {where} {'more' if more > 0 else 'less'}"
+            yield f"a worker {where}" if more == 1 else few
 
 
 def _pods(role: str, old: int, new: int) -> str:

@@ -337,3 +337,29 @@ def test_any_text_is_a_job_or_refused(text: str) -> None:
 
 def test_a_good_file_is_the_job_that_it_says() -> None:
     assert read_job(GOOD) == JobSpec.parse({"name": "a", "model": {"entry": "m:M"}, "dataset": {"samples": 5}})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "remedy"),
+    [
+        ("resources: {workers: {stages: 2}}", "state devices as well"),
+        ("resources: {workers: {stages: auto, dense: group, devices: [a]}}", "leave dense: group out, or state 1"),
+        ("resources: {workers: {stages: 4, devices: [a]}}", "one of 1, 2, 3, auto"),
+        ("resources: {workers: {stages: 3, devices: [a]}}", "an initial plan with groups of the stages 1 and 2"),
+    ],
+)
+def test_stages_that_cannot_be_are_refused_with_the_remedy(wrong: str, remedy: str) -> None:
+    with pytest.raises(WireError) as caught:
+        read_job(GOOD + wrong + "\n")
+    assert remedy in str(caught.value)
+
+
+def test_three_stages_begin_where_a_fixed_plan_says() -> None:
+    group = "{device: a, workers: 1, cpu_cores: 1, memory_bytes: 1073741824, stage: %s, first_layer: %s}"
+    sizes = "worker_cpu_cores: 1, ps_cpu_cores: 1, worker_memory_bytes: 1Gi, ps_memory_bytes: 1Gi"
+    groups = f"groups: [{group % (1, 1)}, {group % (2, 4)}]"
+    initial = f"fixed: true, initial: {{workers: 3, ps: 1, {sizes}, {groups}}}"
+    job = read_job(f"{GOOD}resources: {{workers: {{stages: 3, devices: [a]}}, {initial}}}\n")
+    assert job.resources.initial is not None
+    assert [place.first_layer for place in job.resources.initial.worker_places] == [0, 1, 4]
+    assert refused(f"{GOOD}resources: {{workers: {{stages: auto, devices: [a]}}, {initial}}}\n").field == "resources"

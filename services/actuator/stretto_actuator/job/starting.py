@@ -125,6 +125,7 @@ class Starter:
                 reason=waiting.reason,
                 detail=detail,
                 device=pod.device,
+                stage=pod.stage,
             )
             await self._edge.observe(self._job, pending)
         elif waiting.held:
@@ -162,6 +163,7 @@ class Starter:
                     cause="adopted" if status.adopted else pod.cause,
                     limits=status.limits,
                     device=pod.device,
+                    stage=pod.stage,
                 ),
             )
         elif took_s > self._settings.start_timeout_s:

@@ -129,6 +129,7 @@ def pod_spec(
         "STRETTO_STATE_FOLDER": places.state,
         "STRETTO_PLANE_ENCRYPTED": settings.plane_encryption,
         **({"STRETTO_DEVICE": pod.device} if pod.device else {}),
+        **({"STRETTO_STAGE": str(pod.stage), "STRETTO_FIRST_LAYER": str(pod.first_layer)} if pod.stage else {}),
         **{variable: f"{places.files}/{name}" for name, variable in VARIABLES.items() if name in files},
         "TRACEPARENT": trace,
         "PYTHONUNBUFFERED": "1",

@@ -36,6 +36,8 @@ def structural(node: Schema, definitions: Schema) -> Schema:
         return _described(node, _one_of(choices, definitions))
     if "const" in node:
         return _described(node, {"type": "string", "enum": [node["const"]]})
+    if "type" not in node:  # whole numbers and a word
+        return _described(node, SIZE | {"enum": node["enum"]})
     result: Schema = {"type": node["type"]} | {key: node[key] for key in KEPT if key in node}
     if "exclusiveMinimum" in node:
         result |= {"minimum": node["exclusiveMinimum"], "exclusiveMinimum": True}
