@@ -7,7 +7,7 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto_core.algorithms import PLACE
-from stretto_core.offline.placement import DeviceType, Layer, PlacementProblem, exact, provision
+from stretto_core.planner.placement import DeviceType, Layer, PlacementProblem, exact, provision
 from stretto_plugins.genetic.placement import genetic
 
 shares = st.sampled_from([0.5, 0.9, 0.99])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from stretto_core.algorithms import PLACE
-from stretto_core.offline.placement import DeviceType, Layer, LearningAlgorithm, PlacementProblem, exact, provision
+from stretto_core.planner.placement import DeviceType, Layer, LearningAlgorithm, PlacementProblem, exact, provision
 from stretto_messages.base import InvalidValue
 
 pytestmark = [pytest.mark.slow, pytest.mark.night]

@@ -26,7 +26,7 @@ from stretto_core.model.throughput import (
     predicted_at_least,
     terms_of,
 )
-from stretto_core.offline.experiments import OPTIMISTIC_GAIN_MIN, fastest, to_verify, worth_measuring
+from stretto_core.planner.experiments import OPTIMISTIC_GAIN_MIN, fastest, to_verify, worth_measuring
 
 from tests.bench.claims import Claim, at_most
 from tests.bench.decisions.fits import elasticflow

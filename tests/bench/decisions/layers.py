@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from stretto_core.offline.placement import DeviceType, Layer, PlacementProblem, exact
+from stretto_core.planner.placement import DeviceType, Layer, PlacementProblem, exact
 
 from tests.bench.places import DATA
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from stretto_core.algorithms import PLACE
-from stretto_core.offline.placement import Placement, PlacementProblem, exact
+from stretto_core.planner.placement import Placement, PlacementProblem, exact
 
 from tests.bench.claims import NOT_MEASURED, Claim, above, always, at_most, never
 from tests.bench.decisions.layers import invented, limited, public

@@ -13,8 +13,8 @@ from pymoo.core.problem import Problem
 from pymoo.operators.crossover.pntx import TwoPointCrossover
 from pymoo.operators.sampling.rnd import IntegerRandomSampling
 from pymoo.optimize import minimize
-from stretto_core.offline.placement import Placement, PlacementProblem
-from stretto_core.offline.placement.trials import Trials
+from stretto_core.planner.placement import Placement, PlacementProblem
+from stretto_core.planner.placement.trials import Trials
 
 POPULATION, GENERATIONS = 50, 60
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from stretto_core.offline.placement import PlacementProblem
+from stretto_core.planner.placement import PlacementProblem
 from stretto_messages.base import InvalidValue
 
 Floats32 = NDArray[np.float32]

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from stretto_core.offline.placement import Learned, Placement, PlacementProblem
-from stretto_core.offline.placement.problem import Progress, unheard
-from stretto_core.offline.placement.trials import Trials
+from stretto_core.planner.placement import Learned, Placement, PlacementProblem
+from stretto_core.planner.placement.problem import Progress, unheard
+from stretto_core.planner.placement.trials import Trials
 from stretto_messages.base import InvalidValue
 
 from stretto_plugins.learning.features import Floats32, Form
@@ -25,7 +25,7 @@ class Reinforce:
     """Learns a placement from ``rounds`` (I) of ``plans`` (N) sampled placements each.
 
     The baseline follows at ``rate`` (gamma); ``curiosity`` fades over the rounds. Implements
-    :class:`~stretto_core.offline.placement.LearningAlgorithm`.
+    :class:`~stretto_core.planner.placement.LearningAlgorithm`.
     """
 
     cell: Cell

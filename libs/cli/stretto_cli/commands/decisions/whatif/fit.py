@@ -19,7 +19,7 @@ from stretto_core.model.throughput import (
     FittedModel,
     Measurement,
 )
-from stretto_core.offline.experiments import to_verify, worth_measuring
+from stretto_core.planner.experiments import to_verify, worth_measuring
 
 from ....options import OutputForm, OutputOption, answer
 from ....reading import AlgorithmOption, Count, FileArgument, Given, NotNegative, Positive, read_csv, refuse

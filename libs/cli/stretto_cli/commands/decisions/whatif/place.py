@@ -10,8 +10,8 @@ import typer
 from pydantic import Field
 from rich.console import Group, RenderableType
 from stretto_core.algorithms import PLACE
-from stretto_core.offline.placement import DeviceType, LearningAlgorithm, Placement, PlacementProblem
-from stretto_core.offline.placement import Layer as ProfiledLayer
+from stretto_core.planner.placement import DeviceType, LearningAlgorithm, Placement, PlacementProblem
+from stretto_core.planner.placement import Layer as ProfiledLayer
 from stretto_messages.base import InvalidValue
 from stretto_wire.given_file import DATA_BYTES, read_given
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stretto_core.offline.placement.problem import Floats, Placement, PlacementProblem
-from stretto_core.offline.placement.provisioning import Run, provision
+from stretto_core.planner.placement.problem import Floats, Placement, PlacementProblem
+from stretto_core.planner.placement.provisioning import Run, provision
 
 LEAST_COST = 1e-12
 """Cost that stands for no cost: its logarithm is finite."""

@@ -7,9 +7,9 @@ from itertools import product
 
 import numpy as np
 import pytest
-from stretto_core.offline.placement import DeviceType, Layer, PlacementProblem, exact, provision
-from stretto_core.offline.placement.bayesian import bayesian
-from stretto_core.offline.placement.trials import Trials
+from stretto_core.planner.placement import DeviceType, Layer, PlacementProblem, exact, provision
+from stretto_core.planner.placement.bayesian import bayesian
+from stretto_core.planner.placement.trials import Trials
 
 
 def drawn(layers: int, types: int, seed: int, limit: int | None = None, faster: float = 1.0) -> PlacementProblem:

@@ -14,8 +14,8 @@ from itertools import product
 
 from stretto_messages.base import InvalidValue
 
-from stretto_core.offline.placement.problem import Placement, PlacementProblem
-from stretto_core.offline.placement.provisioning import provision
+from stretto_core.planner.placement.problem import Placement, PlacementProblem
+from stretto_core.planner.placement.provisioning import provision
 
 ASSIGNMENTS_MAX = 300_000
 """Most assignments that brute force tries: about a minute."""

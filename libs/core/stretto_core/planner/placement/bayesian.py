@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.linalg import cho_solve, cholesky, solve_triangular
 from scipy.special import ndtr
 
-from stretto_core.offline.placement.problem import Floats, Placement, PlacementProblem
-from stretto_core.offline.placement.trials import Trials
+from stretto_core.planner.placement.problem import Floats, Placement, PlacementProblem
+from stretto_core.planner.placement.trials import Trials
 
 FIRST, ROUNDS = 20, 100
 """Assignments drawn at random first, and then chosen one by one by expected improvement."""

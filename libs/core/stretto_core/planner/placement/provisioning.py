@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from stretto_core.offline.placement.problem import Floats, Placement, PlacementProblem, Stage, runs_of, units_needed
+from stretto_core.planner.placement.problem import Floats, Placement, PlacementProblem, Stage, runs_of, units_needed
 
 PRECISION = 1e-9
 """Relative cost improvement that is not worth a search."""

@@ -17,8 +17,8 @@ from itertools import count
 import numpy as np
 from numpy.typing import NDArray
 
-from stretto_core.offline.placement.paths import Cheapest, cheapest_path
-from stretto_core.offline.placement.problem import DeviceType, Floats, runs_of
+from stretto_core.planner.placement.paths import Cheapest, cheapest_path
+from stretto_core.planner.placement.problem import DeviceType, Floats, runs_of
 
 PRICE_STEPS = 8
 

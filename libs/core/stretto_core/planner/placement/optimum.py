@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from stretto_core.offline.placement.capped import Caps, cheapest_within
-from stretto_core.offline.placement.paths import cheapest_path
-from stretto_core.offline.placement.problem import Floats, Placement, PlacementProblem
-from stretto_core.offline.placement.provisioning import LOOKS, PRECISION, Run, halves, provision
+from stretto_core.planner.placement.capped import Caps, cheapest_within
+from stretto_core.planner.placement.paths import cheapest_path
+from stretto_core.planner.placement.problem import Floats, Placement, PlacementProblem
+from stretto_core.planner.placement.provisioning import LOOKS, PRECISION, Run, halves, provision
 
 STEPS = 250_000
 """Search steps in all, each a kept partial path; afterwards the best placement is returned with its gap."""

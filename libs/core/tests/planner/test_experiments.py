@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from stretto_core.fitter.regression import fit, least_squares, rmsle
 from stretto_core.model.throughput import Configuration, FitError, Inputs, Measurement
-from stretto_core.offline.experiments import REACH, fastest, to_verify, worth_measuring
+from stretto_core.planner.experiments import REACH, fastest, to_verify, worth_measuring
 
 AXES = ("workers", "ps")
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stretto_core.offline.placement.problem import Floats
+from stretto_core.planner.placement.problem import Floats
 
 
 class Cheapest(NamedTuple):

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stretto_core.algorithms import PLACE
-from stretto_core.offline.placement import DeviceType, Layer, Placement, PlacementProblem, provision
-from stretto_core.offline.placement.baselines import brute_force
-from stretto_core.offline.placement.optimum import exact
+from stretto_core.planner.placement import DeviceType, Layer, Placement, PlacementProblem, provision
+from stretto_core.planner.placement.baselines import brute_force
+from stretto_core.planner.placement.optimum import exact
 from stretto_messages.base import InvalidValue
 
 METHODS = ("brute-force", "greedy", "cpu-only", "gpu-only", "heuristic")
