@@ -60,6 +60,8 @@ export interface Candidate {
   gain: number;
   /** Training time that changing to this plan costs. */
   overhead_s: number;
+  /** Time of each stage for a batch, the slowest of which bounds the plan (HeterPS Eq. 3); empty: it has one. */
+  stage_times_s?: Array<number>;
 }
 
 /** The Pareto front of cost and throughput gain around the current plan (Eq. 9), cheapest first. */

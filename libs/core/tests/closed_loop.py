@@ -19,7 +19,8 @@ from stretto_core.planner.state import PlannerSettings
 from stretto_messages.actuator import PlanApplied
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import GIB
-from stretto_messages.values import FeedProfile, GroupProfile, Plan, Resources
+from stretto_messages.profiler import ProfileMeasured
+from stretto_messages.values import FeedProfile, GroupProfile, Plan, Resources, StepTimes
 
 MIB = 1024**2
 
@@ -66,6 +67,10 @@ class Loop:
     compute_s: dict[str, float] = field(default_factory=dict)
     """Time in which a unit of each type of devices computes a batch, for which cores take ``CORE_COMPUTE_S`` over
     their number."""
+    tells_parts: bool = False
+    """True if workers tell which part of a step is computing."""
+    stage_factor: float = 1.0
+    """Time that the first of two stages takes, as a multiple of what a worker takes beside computing."""
 
     def __post_init__(self) -> None:
         self.arbiter = ArbiterMachine(None, self.settings or ArbiterSettings(self.capacity))
@@ -120,6 +125,8 @@ class Loop:
 
     def _train(self, job: str) -> None:
         version, now_plan = self.running[job]
+        if now_plan.stages > 1:
+            return self._train_in_stages(job, version, now_plan)
         steps = {
             place.device: (self._alone_s(now_plan, place.device) * self.random.lognormvariate(0, self.noise), count)
             for place, count in now_plan.worker_places.items()
@@ -130,24 +137,61 @@ class Loop:
         if any(applied.job == job for _, applied in self.due):
             rate *= self.kept_while_applying
         self.done[job] += rate * self.window_s
-        total = self.profiles[job].samples
         server = replace(SERVER, memory_used_bytes=700 * MIB)
         measured = profile_measured(job, version, now_plan, step, rate, window_s=self.window_s, ps=(server,))
         if self.prepare_s:
             times = replace(measured.times, read_s=step - trained)
             measured = replace(measured, times=times, feed=self._queue(job, now_plan, trained, step))
         if now_plan.groups:
-            times = measured.times
             groups = (
-                GroupProfile(device=name, workers=n, step_time_s=s, times=times) for name, (s, n) in steps.items()
+                GroupProfile(
+                    device=name, workers=n, step_time_s=s, times=self._times(measured.times, s, now_plan, name)
+                )
+                for name, (s, n) in steps.items()
             )
             measured = replace(measured, groups=tuple(groups))
+        if self.tells_parts:
+            first = next(iter(steps))
+            measured = replace(measured, times=self._times(measured.times, trained, now_plan, first))
+        self._told(job, measured, rate)
+
+    def _times(self, times: StepTimes, step_s: float, now_plan: Plan, device: str) -> StepTimes:
+        if not self.tells_parts:
+            return times
+        compute_s = self.compute_s[device] if device else CORE_COMPUTE_S / now_plan.worker_cpu_cores
+        grad_s = step_s * compute_s / self._alone_s(now_plan, device)
+        return replace(times, grad_s=grad_s, sync_s=step_s - grad_s)
+
+    def _told(self, job: str, measured: ProfileMeasured, rate: float) -> None:
+        total = self.profiles[job].samples
         self.tell(measured)
         self.tell(job_progressed(job, min(int(self.done[job]), total), total, rate))
         if self.done[job] >= total:
             del self.running[job]
             self.tell(job_ended(job, "completed"))
             self.tell(job_ended(job, "gone"))
+
+    def _train_in_stages(self, job: str, version: int, now_plan: Plan) -> None:
+        """Let the slowest of two stages bound the steps; the workers of the first wait for the rest of their time."""
+        first = sum(count for place, count in now_plan.worker_places.items() if not place.stage)
+        last = now_plan.workers - first
+        (device,) = [group.device for group in now_plan.groups if group.stage]
+        reading_s = self.step_time(replace(now_plan, workers=first, groups=()))
+        reading_s = self.stage_factor * (reading_s - CORE_COMPUTE_S / now_plan.worker_cpu_cores)
+        busy_s = self.compute_s[device] * self.random.lognormvariate(0, self.noise)
+        rate = 512 / max(reading_s / first, busy_s / last)
+        step_s = first * 512 / rate
+        self.done[job] += rate * self.window_s
+        measured = profile_measured(job, version, now_plan, step_s, rate, window_s=self.window_s, ps=(SERVER,))
+        waiting = StepTimes(emb_s=reading_s, grad_s=step_s - reading_s, upd_s=0.0, sync_s=0.0, read_s=0.0)
+        groups = [
+            GroupProfile(device=place.device, workers=count, step_time_s=step_s, times=waiting)
+            for place, count in now_plan.worker_places.items()
+            if not place.stage
+        ]
+        computing = replace(waiting, emb_s=0.0, grad_s=busy_s)
+        groups.append(GroupProfile(device=device, workers=last, step_time_s=busy_s, times=computing, stage=1))
+        self._told(job, replace(measured, times=waiting, groups=tuple(groups)), rate)
 
     def _alone_s(self, now_plan: Plan, device: str) -> float:
         """Return the step time of a worker on ``device`` as it would be without noise."""

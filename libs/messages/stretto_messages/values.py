@@ -408,6 +408,10 @@ class Candidate(Record):
     """Samples per second over the current plan, less the overhead (Eq. 8)."""
     overhead_s: Seconds
     """Training time that changing to this plan costs."""
+    stage_times_s: Annotated[tuple[Seconds, ...], MaxLen(STAGES_MAX)] = ()
+    """Time of each stage for a batch, the slowest of which bounds the plan (HeterPS Eq. 3); empty: it has one."""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"stage_times_s"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,7 @@ def profile_of(spec: JobSpec) -> JobProfile:
         spill=resources.ps.spill,
         spill_limit_bytes=resources.ps.spill_limit,
         devices_asked=resources.workers.devices,
+        stages=resources.workers.stages,
     )
 
 

@@ -59,11 +59,11 @@ CLAIMS = (
     Claim("HeterPS §6.2", "it finds cheaper plans than the heuristic that splits after the first layer",
           "by up to 312.3 %", "as above", above(1.0 + SAME), "cost by heuristic, times rl-lstm's"),
     Claim("HeterPS §3", "E1: a stage is consecutive layers on one type", "-",
-          "a live job is cut between rows, on CPU servers, and all other layers, which each worker computes whole on "
-          "its own type; cuts between two layers are decided offline", never, ours="one cut"),
+          "a live job is cut between its rows and all other layers by its planner, and where a fixed plan says so "
+          "between two of those", never, ours="one cut, live"),
     Claim("HeterPS §5.1", "E2: a pipeline between stages, data parallelism within them", "-",
-          "there are no live stages; workers of all types share the data by leased shards, with exact books whichever "
-          "worker is lost (libs/core/tests/actuator/test_devices.py)", never, ours="data parallelism alone"),
+          "replicas of a stage serve steps of several workers at once, and shards are leased: data are parallel "
+          "in each (libs/core/tests/actuator/test_stages.py)", always, ours="replicas"),
     Claim("HeterPS Eq. 3", "E5: a stage takes the larger of computing and communication", "-",
           "T = (sum of paths^o)^(1/o) with an o of at least 1 that is fitted (core's model/throughput.py): their sum "
           "at 1, the larger one in the limit", never, ours="between sum and maximum"),
@@ -71,8 +71,8 @@ CLAIMS = (
           "a type is profiled by one live worker; until then its speed is a guess within a factor of two. Twelve plans "
           "were not run beside their predictions", never, ours="one worker, live"),
     Claim("HeterPS §3", "E7: layers are scheduled again during the training", "-",
-          "workers are: another price or speed of a type moves a running job by itself "
-          "(libs/core/tests/planner/test_mixing.py)", always, ours="workers move"),
+          "they are: another price or speed of a type moves a running job by itself, into stages and out of them "
+          "(libs/core/tests/planner/test_mixing.py, test_staging.py)", always, ours="workers move"),
     Claim("HeterPS Fig. 4", "P1: provisioning is cheaper than 6 CPU cores to each card (StaRatio)", "by up to 57.9 %",
           "mean ratio of computed costs at the optimum's throughput; StaPSRatio adds 6 cores for servers, which the "
           "cost model has not", above(1.0 + SAME), RATIO),

@@ -116,6 +116,7 @@ class ActuatorMachine:
             return []
         facts += hot.settle(self.state)
         facts += data_workers.settle(self.state)
+        pods.let_go(self.state)
         facts += servers.regroup(self.state)
         assert_no_new_fault(before, self.state.faults())
         return [Emit(fact) for fact in facts]
@@ -274,7 +275,7 @@ class ActuatorMachine:
         pod = state.pods.pop(event.pod, None)
         if pod is None:
             return []
-        asked = pod.phase == "stopping"
+        asked = pod.phase == "stopping" or pod.relieved
         fact = replace(event, reason="stopped") if asked and event.reason != "oom-killed" else event
         facts: Facts = [fact]
         state.weights.pop(pod.name, None)

@@ -33,7 +33,8 @@ def fill(state: ActuatorState, role: Role, now: float, cause: PodCause, wait_s: 
         return _fill(state, role, ON_CORES, _wanted(state, role), now, cause, wait_s)
     wanted, there = state.plan.worker_places, {pod.place for pod in state.of_role(role)}
     if state.phase == "completing":  # whatever devices it has
-        wanted = {} if there else dict.fromkeys([*wanted][:1], min(1, state.evaluate))
+        evaluates = any(not place.stage for place in there)
+        wanted = {} if evaluates else dict.fromkeys([*wanted][:1], min(1, state.evaluate))
     for place in sorted({*wanted, *there}):
         _fill(state, role, place, wanted.get(place, 0), now, cause, wait_s)
 
@@ -44,12 +45,13 @@ def _fill(
     pods = [pod for pod in state.of_role(role) if pod.place == place]
     missing = wanted - len(pods)
     if missing > 0:
-        kept = (pod for pod in state.pods.values() if pod.role == role and pod.leaving and not pod.retired)
-        leaving = sorted(kept, key=lambda pod: -pod.number)
+        kept = (pod for pod in state.pods.values() if (pod.role, pod.place) == (role, place) and not pod.retired)
+        leaving = sorted((pod for pod in kept if pod.leaving or pod.relieved), key=lambda pod: -pod.number)
         for pod in leaving[:missing]:
-            pod.leaving = False
+            if pod.leaving:
+                state.relayout("plan")
+            pod.leaving = pod.relieved = False
             missing -= 1
-            state.relayout("plan")
         for _ in range(missing):
             name_pod(state, role, now, cause, wait_s, place)
     if state.phase == "completing":
@@ -58,7 +60,19 @@ def _fill(
         if pod.role == "ps" and pod.listed:
             pod.leaving = True
             state.relayout("plan")
+        elif pod.stage and pod.phase == "running":
+            pod.relieved = True
         else:
+            pod.stop()
+
+
+def let_go(state: ActuatorState) -> None:
+    """Stop the relieved workers once those that replace them run, or wait for what the relieved ones may hold."""
+    workers = [pod for pod in state.pods.values() if pod.role == "worker" and pod.stage]
+    if any(pod.phase == "starting" and pod.waiting is None for pod in workers):
+        return
+    for pod in workers:
+        if pod.relieved:
             pod.stop()
 
 

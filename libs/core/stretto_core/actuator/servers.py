@@ -124,13 +124,17 @@ def answer(state: ActuatorState, request: GetServers) -> GetServersReply:
 
 
 def regroup(state: ActuatorState) -> Facts:
-    """Publish the workers that average dense gradients, if they are others than those published last."""
-    if not state.averages_dense:
-        return []
+    """Publish the workers that address each other, if they are others than those published last.
+
+    Those of a plan without stages need none, unless they average dense gradients.
+    """
+    addressed = state.averages_dense or (state.plan is not None and state.plan.stages > 1)
     running = tuple(
-        GroupMember(index=pod.number, address=pod.address, device=pod.device)
-        for pod in state.of_role("worker")
-        if pod.phase == "running" and pod.address
+        GroupMember(
+            index=pod.number, address=pod.address, device=pod.device, stage=pod.stage, first_layer=pod.first_layer
+        )
+        for pod in sorted(state.pods.values(), key=lambda pod: pod.number)
+        if pod.role == "worker" and pod.phase == "running" and pod.address and addressed
     )
     if running == state.group_published:
         return []

@@ -53,7 +53,7 @@ class JobOpened:
     """Limit of the memory of workers whose predecessor was killed for its memory; 0: they never get more."""
     data: DataWorkers = NO_DATA_WORKERS
     averages_dense: bool = False
-    """Workers average dense gradients, and have to know each other."""
+    """Workers average dense gradients, and have to know each other. So have those of stages, whoever asks for them."""
 
 
 @dataclass(slots=True)
@@ -84,6 +84,8 @@ class Pod:
     """Leaving for good: it is being replaced."""
     listed: bool = False
     """A parameter server that workers know of; it may own parameters."""
+    relieved: bool = False
+    """A worker of a later stage that the plan has no more, and that goes once those run that it has instead."""
     emptying: bool = False
     """A parameter server that may still hold what the job goes back from."""
     address: str = ""
@@ -99,7 +101,7 @@ class Pod:
     def stop(self) -> None:
         """Want the pod gone."""
         self.phase = "stopping"
-        self.leaving = False
+        self.leaving = self.relieved = False
         self.listed = False
         self.emptying = False
 
@@ -229,9 +231,13 @@ class ActuatorState:
         return faults
 
     def of_role(self, role: str) -> list[Pod]:
-        """Return the wanted pods of a role by number, without those that are leaving."""
+        """Return the wanted pods of a role by number, without those that are leaving or relieved."""
         return sorted(
-            (p for p in self.pods.values() if p.role == role and p.phase != "stopping" and not p.leaving),
+            (
+                pod
+                for pod in self.pods.values()
+                if pod.role == role and pod.phase != "stopping" and not (pod.leaving or pod.relieved)
+            ),
             key=lambda pod: pod.number,
         )
 

@@ -70,7 +70,8 @@ def converged(state: ActuatorState) -> bool:
     if plan is None or state.phase != "active" or state.applied_version >= state.plan_version:
         return False
     planned = [pod for pod in state.pods.values() if pod.role != "data"]
-    settled = all(pod.phase == "running" and not pod.leaving and not _needs_resize(pod) for pod in planned)
+    staying = all(pod.phase == "running" and not (pod.leaving or pod.relieved) for pod in planned)
+    settled = staying and not any(map(_needs_resize, planned))
     workers = Counter(pod.place for pod in state.of_role("worker"))
     counts = workers == Counter(plan.worker_places) and len(state.of_role("ps")) == plan.ps
     return settled and counts and state.layout == "ready" and state.rebalance is None

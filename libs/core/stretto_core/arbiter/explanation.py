@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto_messages.base import GIB
+from stretto_messages.base import GIB, three_digits
 from stretto_messages.planner import CandidatesComputed
 from stretto_messages.values import Alternative, Candidate, Resources, Round
 
 from stretto_core.arbiter.selection import Contender, Objective, Option, SelectionProblem
 from stretto_core.arbiter.worth import as_option, holdable, identified, in_words, required_gain
+from stretto_core.model.mixed import in_words as stages_in_words
 from stretto_core.model.pareto import Overheads, relative_error
-from stretto_core.model.types import JobProfile
+from stretto_core.model.types import HOUR_S, JobProfile
 
 BACK_S = Overheads().worker_change_s
 """Time until another worker trains after one was taken away, before the job's own changes have been measured."""
@@ -80,6 +81,8 @@ def _mix_in_words(choice: Choice) -> list[str]:
     chosen = choice.candidate
     if not chosen.plan.groups:
         return []
+    if chosen.plan.stages > 1:
+        return [*_stages_in_words(choice), *_spot_in_words(choice)]
     words = [f"{count} x {place.device or 'cores'}" for place, count in chosen.plan.worker_places.items()]
     told = [f"workers are {' and '.join(words)}"]
     alone = [each for each in choice.computed.candidates if not each.plan.groups and identified(each)]
@@ -89,11 +92,35 @@ def _mix_in_words(choice: Choice) -> list[str]:
             f": {chosen.throughput / best.throughput:.2g} times the speed of {best.plan.workers} x cores, the fastest"
             f" plan without devices, for {chosen.cost_per_hour / best.cost_per_hour:.2g} of its price"
         )
+    return told + _spot_in_words(choice)
+
+
+def _stages_in_words(choice: Choice) -> list[str]:
+    """Tell what each stage takes, and what a sample costs beside the best plan without stages."""
+    chosen = choice.candidate
+    told = [f"steps pass {chosen.plan.stages} stages: {stages_in_words(chosen.stage_times_s)}"]
+    single = [each for each in choice.computed.candidates if each.plan.stages == 1 and identified(each)]
+    if single:
+        best, each = min(map(_million_cost, single)), _million_cost(chosen)
+        told.append(
+            f"a million samples cost {three_digits(each)} with stages, beside {three_digits(best)} of the cheapest plan"
+            f" without: {each / best - 1:+.0%}"
+        )
+    return told
+
+
+def _million_cost(candidate: Candidate) -> float:
+    """Return the cost of a million samples under a plan."""
+    return candidate.cost_per_hour / HOUR_S * 1e6 / candidate.throughput
+
+
+def _spot_in_words(choice: Choice) -> list[str]:
+    """Tell what interruptions of spot devices cost."""
     spot = {each.name: each for each in choice.profile.devices if each.interruptions_per_hour}
-    return told + [
+    return [
         f"{group.device} is taken away {spot[group.device].interruptions_per_hour:g} times an hour, which costs"
         f" {spot[group.device].lost(BACK_S):.1%} of the time of its workers"
-        for group in chosen.plan.groups
+        for group in choice.candidate.plan.groups
         if group.device in spot
     ]
 

@@ -165,10 +165,13 @@ def give_back(plan: Plan, profile: JobProfile, missing: Resources) -> Plan:
 
 
 def _without_one(plan: Plan, devices: Extended) -> Plan:
-    """Return the plan with a worker less: one on ``devices`` if there is any, else one on cores."""
+    """Return the plan with a worker less: one on ``devices`` if there is any, else one on cores.
+
+    No stage loses its last worker as long as another worker can go.
+    """
     wanted = {name for name, count in devices if count > 0}
     for group in plan.groups:
-        if DEVICES + group.device in wanted:
+        if DEVICES + group.device in wanted and (plan.stages == 1 or group.workers > 1):
             less = [replace(each, workers=each.workers - (each is group)) for each in plan.groups]
             return plan.with_workers(plan.cpu_workers, less)
     return plan.fewer_workers(plan.workers - 1)

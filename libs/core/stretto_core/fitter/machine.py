@@ -138,9 +138,9 @@ class FitMachine:
 
 
 def _usable(event: ProfileMeasured) -> bool:
-    """Only a settled window with steps says anything about its plan."""
+    """Only a settled window with steps says anything about its plan; one of stages is not of whole steps."""
     positive = math.isfinite(event.step_time_s) and event.step_time_s > 0
-    return event.settled and positive and event.plan.workers > 0
+    return event.settled and positive and event.plan.workers > 0 and event.plan.stages == 1
 
 
 LEAST_PART = 0.01

@@ -1,16 +1,19 @@
-"""Workers of one job on devices of several types: how fast they train together, and how sure that is.
+"""Workers of one job on devices of several types, or in stages: how fast they train together, and how sure that is.
 
-Shards are leased and servers are asynchronous: each worker trains at its own pace, so rates add up, while the slowest
-stage bounds a pipeline (HeterPS Eq. 5).
+Shards are leased and servers are asynchronous: each worker trains at its own pace, so rates add up. Where steps pass
+stages, the slowest stage bounds them: a batch takes max_i tau_i, tau_i being that of stage i (HeterPS Eq. 3, 5).
+Stage 0 does what a worker does beside computing, a later one computes (:meth:`FittedModel.part_s`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+from stretto_messages.base import three_digits
 from stretto_messages.values import Plan, WorkerGroup
 
 from stretto_core.model.throughput import Array, Configuration, FittedModel, Inputs
@@ -18,6 +21,27 @@ from stretto_core.model.types import DeviceType
 
 GUESSED_SD = 0.7
 """Standard deviation of the log of a step time on devices that no worker of the job has had: a factor of two."""
+
+
+CUT_SD = 0.15
+"""Standard deviation of the log of a stage's time while no stage of the job was measured: the error that predictions
+of stages may have on average."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageRatio:
+    """Time of a stage's step on one type of devices as it was measured, as a multiple of what the model predicts."""
+
+    stage: int
+    device: str
+    ratio: float
+
+
+def in_words(stage_times_s: Sequence[float]) -> str:
+    """Describe what the stages of a plan take, and which one bounds it, for reasons that people read."""
+    told = " and ".join(three_digits(1e3 * each_s) for each_s in stage_times_s)
+    slowest = max(range(len(stage_times_s)), key=stage_times_s.__getitem__)
+    return f"they take {told} ms for a batch, so that stage {slowest} bounds the plan (HeterPS Eq. 3)"
 
 
 class GroupRate(NamedTuple):
@@ -31,14 +55,30 @@ class GroupRate(NamedTuple):
     guessed: bool
 
 
+class StageRate(NamedTuple):
+    """A group of workers of a stage, with the time of a step of one of them and the share that interruptions cost."""
+
+    stage: int
+    device: str
+    x: Inputs
+    workers: int
+    step_s: float
+    lost: float
+    guessed: bool
+
+
 @dataclass(frozen=True, slots=True)
 class MixedWorkers:
-    """The workers of a job by its fitted model. ``back_s``: time until another one trains after one was taken away."""
+    """The workers of a job by its fitted model. ``back_s``: time until another one trains after one was taken away.
+
+    ``stage_ratios``: what measured stages of the job took, beside the model.
+    """
 
     model: FittedModel
     batch_size: int
     devices: tuple[DeviceType, ...] = ()
     back_s: float = 0.0
+    stage_ratios: tuple[StageRatio, ...] = ()
 
     def rates(self, x: Inputs, groups: Iterable[WorkerGroup]) -> Iterator[GroupRate]:
         """Return the rate of the workers on cores and of each group, n m / T (HeterPS Eq. 1), without interruptions.
@@ -52,15 +92,44 @@ class MixedWorkers:
             yield GroupRate(x, on_cores * self.batch_size / np.maximum(self.model.trained_s(x), least_s), False)
         for group in of_groups:
             device, guessed = self._type_of(group), group.device not in self.model.devices
-            cores = group.cpu_cores * (device.speed if guessed else 1.0)
-            shape = (1,) * x.workers.ndim
-            own = replace(
-                x,
-                device=np.full(shape, "" if guessed else group.device),
-                worker_cpu_cores=np.full(shape, cores),
-            )
+            own = self._inputs_of(x, group, device, guessed)
             rate = group.workers * self.batch_size / np.maximum(self.model.trained_s(own), least_s)
             yield GroupRate(own, (1 - device.lost(self.back_s)) * rate, guessed)
+
+    def _inputs_of(self, x: Inputs, group: WorkerGroup, device: DeviceType, guessed: bool) -> Inputs:
+        shape = (1,) * x.workers.ndim
+        cores = group.cpu_cores * (device.speed if guessed else 1.0)
+        named = "" if guessed else group.device
+        return replace(x, device=np.full(shape, named), worker_cpu_cores=np.full(shape, cores))
+
+    def stages(self, plan: Plan) -> Iterator[StageRate]:
+        """Return the groups of the plan's workers by their stages, each with the time of a step of one of them."""
+        reading = sum(count for place, count in plan.worker_places.items() if not place.stage)
+        x = Inputs.of([replace(Configuration.of(plan, self.batch_size), workers=reading)])
+        least_s = float(self.model.supply.step_time_s(x, reading - plan.cpu_workers)[0])
+        if plan.cpu_workers:
+            own_s = max(self._scaled(0, "", self.model.part_s(x, computes=False)), least_s)
+            yield StageRate(0, "", x, plan.cpu_workers, own_s, 0.0, False)
+        for group in plan.groups:
+            device, guessed = self._type_of(group), group.device not in self.model.devices
+            own = self._inputs_of(x, group, device, guessed)
+            if group.stage:
+                own_s = self._scaled(group.stage, group.device, self.model.part_s(own, computes=True))
+            else:
+                own_s = max(self._scaled(0, group.device, self.model.part_s(own, computes=False)), least_s)
+            lost, guessed = device.lost(self.back_s), guessed and group.stage > 0
+            yield StageRate(group.stage, group.device, own, group.workers, own_s, lost, guessed)
+
+    def _scaled(self, stage: int, device: str, step_s: Array) -> float:
+        ratios = (each.ratio for each in self.stage_ratios if (each.stage, each.device) == (stage, device))
+        return float(step_s[0]) * next(ratios, 1.0)
+
+    def stage_times_s(self, plan: Plan) -> tuple[float, ...]:
+        """Return the seconds that each stage takes for a batch, tau_i: its workers share the batches."""
+        per_s = [0.0] * plan.stages
+        for group in self.stages(plan):
+            per_s[group.stage] += group.workers * (1 - group.lost) / group.step_s
+        return tuple(1 / max(rate, 1e-12) for rate in per_s)
 
     def _type_of(self, group: WorkerGroup) -> DeviceType:
         """Return the type of the group; a type that the cluster has lost has no known price and no interruptions."""
@@ -69,6 +138,8 @@ class MixedWorkers:
 
     def throughput(self, plan: Plan) -> float:
         """Return the predicted samples per second of all workers."""
+        if plan.stages > 1:
+            return self.batch_size / max(self.stage_times_s(plan))
         x = Inputs.of([Configuration.of(plan, self.batch_size)])
         return sum(float(group.rate[0]) for group in self.rates(x, plan.groups))
 
@@ -82,8 +153,20 @@ class MixedWorkers:
         return np.array([self._mixed_log_sd(plan) if plan.groups else next(of_alone) for plan in plans])
 
     def _mixed_log_sd(self, plan: Plan) -> float:
+        if plan.stages > 1:
+            return self._staged_log_sd(plan)
         x = Inputs.of([Configuration.of(plan, self.batch_size)])
         groups = [*self.rates(x, plan.groups)]
         total = sum(float(group.rate[0]) for group in groups)
         errors = [float(self.model.log_sd(group.x)[0]) + GUESSED_SD * group.guessed for group in groups]
         return sum(float(group.rate[0]) / total * error for group, error in zip(groups, errors, strict=True))
+
+    def _staged_log_sd(self, plan: Plan) -> float:
+        """Return by how much the slowest stage is slower if each takes one standard deviation longer, in logs."""
+        times_s = self.stage_times_s(plan)
+        sds = [0.0] * plan.stages
+        for group in self.stages(plan):
+            sd = float(self.model.part_log_sd(group.x, computes=group.stage > 0)[0]) + GUESSED_SD * group.guessed
+            sds[group.stage] = max(sds[group.stage], sd)
+        longer_s = max(time_s * math.exp(sd) for time_s, sd in zip(times_s, sds, strict=True))
+        return math.log(longer_s / max(times_s)) + (0.0 if self.stage_ratios else CUT_SD)

@@ -25,7 +25,7 @@ from stretto_messages.values import (
     WorkerGroup,
 )
 
-from stretto_core.model.mixed import MixedWorkers
+from stretto_core.model.mixed import MixedWorkers, StageRatio
 from stretto_core.model.throughput import KNOWS_NOTHING, Array, Configuration, FittedModel, Inputs, throughput
 from stretto_core.model.types import DeviceType, JobLimits, Prices
 
@@ -220,11 +220,12 @@ class CandidateProblem:
     devices: tuple[DeviceType, ...] = ()
     back_s: float = 0.0
     """Time until another worker trains after one was taken away."""
+    stage_ratios: tuple[StageRatio, ...] = ()
 
     @property
     def workers(self) -> MixedWorkers:
         """The workers of its plans, whatever devices they have."""
-        return MixedWorkers(self.model, self.batch_size, self.devices, self.back_s)
+        return MixedWorkers(self.model, self.batch_size, self.devices, self.back_s, self.stage_ratios)
 
     def beyond_room(self) -> NDArray[np.bool_]:
         """Return which plans of the grid need more than ``room``, in the grid's shape."""
@@ -402,6 +403,7 @@ def weigh(problem: CandidateProblem, front: Sequence[PricedPlan], against: Compa
                 throughput_interval=Interval(low=priced.throughput / factor, high=priced.throughput * factor),
                 gain=throughput_gain(priced.throughput, against, overhead_s),
                 overhead_s=overhead_s,
+                stage_times_s=problem.workers.stage_times_s(priced.plan) if priced.plan.stages > 1 else (),
             )
         )
     return result

@@ -423,6 +423,18 @@ class FittedModel:
         """Return the predicted T in seconds of workers that never wait for a batch."""
         return predicted_step_time_s(self.form, self.coefficients, self.overlap, x)
 
+    def part_s(self, x: Inputs, *, computes: bool) -> Array:
+        """Return the part of T in which workers compute (forward and backward through the dense layers), or T of
+        workers whose computing others do, which pull rows, push and synchronize."""
+        part = {term.name: self.coefficients[term.name] for term in self._terms_of(computes)}
+        return predicted_step_time_s(self.form, part, self.overlap, x)
+
+    def _terms_of(self, computes: bool) -> tuple[Term, ...]:
+        form = form_named(self.form)
+        constant = form.constants_by_component["grad"]
+        terms = terms_named(form, tuple(self.coefficients))
+        return tuple(term for term in terms if (term.computes or term.name == constant) == computes)
+
     @property
     def devices(self) -> frozenset[str]:
         """The types of devices on which workers were measured; empty text stands for cores."""
@@ -430,13 +442,21 @@ class FittedModel:
 
     def log_sd(self, x: Inputs) -> Array:
         """Standard deviation of log T of each row of one-dimensional inputs: coefficients, noise-free."""
-        terms = terms_named(form_named(self.form), tuple(self.coefficients))
-        theta = np.array(list(self.coefficients.values()))
+        return self._log_sd(x, terms_named(form_named(self.form), tuple(self.coefficients)), DISTANCE)
+
+    def part_log_sd(self, x: Inputs, *, computes: bool) -> Array:
+        """Standard deviation of the log of a part of T; computing depends on the worker alone."""
+        return self._log_sd(x, self._terms_of(computes), DISTANCE_OF_WORKER if computes else DISTANCE)
+
+    def _log_sd(self, x: Inputs, terms: tuple[Term, ...], axes: Sequence[str]) -> Array:
+        names = list(self.coefficients)
+        at = [names.index(term.name) for term in terms]
+        theta = np.array([self.coefficients[term.name] for term in terms])
         design = design_of(terms, x)
         predicted = predicted_at_least(terms, design, theta, self.overlap)
         jacobian = log_sensitivity(terms, design, theta, self.overlap, predicted)
-        spread = np.einsum("ij,jk,ik->i", jacobian, np.array(self.covariance), jacobian)
-        misfit = MISFIT_PER_LOG_UNIT * _log_distance(x, Inputs.of(self.measured))
+        spread = np.einsum("ij,jk,ik->i", jacobian, np.array(self.covariance)[np.ix_(at, at)], jacobian)
+        misfit = MISFIT_PER_LOG_UNIT * _log_distance(x, Inputs.of(self.measured), axes)
         return np.sqrt(self.noise_sd**2 * np.maximum(spread, 0.0) + misfit**2)
 
     def interval_s(self, x: Inputs, level: float = 0.9, *, of_measurement: bool = False) -> tuple[Array, Array]:
@@ -516,12 +536,16 @@ def _members(paths: tuple[str, ...]) -> Array:
     return np.array([[path == name for path in paths] for name in sorted({*paths})], dtype=np.float64)
 
 
-def _log_distance(x: Inputs, measured: Inputs) -> Array:
-    """Euclidean distance to the nearest measured configuration, over the logs of w, p, l_w, l_p, m, nodes, memory.
+DISTANCE_OF_WORKER = ("worker_cpu_cores", "batch_size", "worker_memory_gib")
+DISTANCE = ("workers", "ps", "ps_cpu_cores", "nodes", *DISTANCE_OF_WORKER)
+"""Fields of :class:`Inputs` by which configurations are far from each other."""
+
+
+def _log_distance(x: Inputs, measured: Inputs, names: Sequence[str]) -> Array:
+    """Euclidean distance to the nearest measured configuration, over the logs of the fields with these names.
 
     Another type of devices is as far as a factor of e.
     """
-    names = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores", "batch_size", "nodes", "worker_memory_gib")
 
     def logs(rows: Inputs) -> Array:
         return np.log(np.stack([np.broadcast_to(getattr(rows, name), rows.workers.shape) for name in names], axis=1))

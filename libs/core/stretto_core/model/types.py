@@ -139,6 +139,9 @@ NO_DATA_WORKERS = DataWorkerLimits()
 SpillPolicy = Literal["never", "emergency", "auto"]
 """When rows may go to a server's disk: never, if it would run out of memory, or also where that is cheaper."""
 
+Stages = Literal[1, 2, 3, "auto"]
+"""Number of stages that a job asks for; auto: one or two, whichever costs less a sample."""
+
 
 @dataclass(frozen=True, slots=True)
 class JobProfile:
@@ -150,6 +153,7 @@ class JobProfile:
     pod has beside the cores and the memory of its plan. ``data``: the job's data workers. ``spill``: when rows may go
     to the servers' disks, on each at most ``spill_limit_bytes``; None: what is free. ``devices_asked``: the types of
     devices that its workers may have beside cores, or ``ANY_DEVICE``; ``devices``: those of them that there are.
+    ``stages``: how many its workers are to have, or ``auto``.
     """
 
     batch_size: int
@@ -167,6 +171,7 @@ class JobProfile:
     spill_limit_bytes: int | None = None
     devices_asked: tuple[str, ...] = ()
     devices: tuple[DeviceType, ...] = ()
+    stages: Stages = 1
 
     def __post_init__(self) -> None:
         require("batch_size", self.batch_size, 1)

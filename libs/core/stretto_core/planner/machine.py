@@ -24,6 +24,7 @@ from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import NOTHING, Interval, Plan, PlanKind, Resources, larger
 
 from stretto_core.machine import Action, Emit
+from stretto_core.model.mixed import MixedWorkers
 from stretto_core.model.pareto import (
     NORMAL_90,
     CandidateAlgorithm,
@@ -47,8 +48,16 @@ from stretto_core.model.throughput import (
 )
 from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.planner.exploration import next_measurement
-from stretto_core.planner.mixing import LEAST_LOG_SD, fronts, measured_plan, trial
+from stretto_core.planner.mixing import LEAST_LOG_SD, Trial, fronts, measured_plan, trial
 from stretto_core.planner.prediction import prediction
+from stretto_core.planner.staging import (
+    first_stages,
+    measured_ratios,
+    sample_cost,
+    staged_front,
+    staged_trial,
+    with_stages,
+)
 from stretto_core.planner.state import PlannerSettings, PlanState
 from stretto_core.planner.tuning import Tuning
 
@@ -72,6 +81,8 @@ RATES_KEPT = 256
 """Rates of progress that are kept during one change."""
 MIXES_KEPT = 8
 """Measured plans with workers on devices that are kept, the latest."""
+STAGES_EVERY = 8
+"""Settled windows between two looks at the candidates of a job in stages, once there are enough of them."""
 REFUSED_S = 600.0
 """Time after which a plan that found no room is proposed again."""
 
@@ -219,6 +230,7 @@ class PlanMachine:
         before, overheads = state.plan, state.overheads or self.settings.overheads
         state.plan, state.applied_version = event.plan, event.version
         state.settled_samples = state.settled_s = 0.0
+        state.stage_windows = 0
         self._forget_refusals()
         state.decided_version = max(state.decided_version, event.version)
         if before is None:
@@ -260,7 +272,25 @@ class PlanMachine:
             if event.plan_version == state.applied_version:
                 state.settled_samples += event.throughput * event.window_s
                 state.settled_s += event.window_s
-        return self._tune(event, profile, now)
+        return self._tune(event, profile, now) or self._stages_measured(event, profile)
+
+    def _stages_measured(self, event: ProfileMeasured, profile: JobProfile) -> list[Action]:
+        """Note what the stages took; return advice, since no model is fitted to steps that pass stages."""
+        state, fitted = self.state, self.state.model
+        if event.plan.stages == 1 or fitted is None or not event.settled or event.plan_version != state.applied_version:
+            return []
+        state.stage_ratios = measured_ratios(self._workers(fitted, profile, event.plan), event, state.stage_ratios)
+        state.stage_windows += 1
+        beyond = state.stage_windows - self.settings.windows_min
+        return self._advise() if beyond >= 0 and beyond % STAGES_EVERY == 0 else []
+
+    def _workers(self, fitted: ModelFitted, profile: JobProfile, plan: Plan) -> MixedWorkers:
+        model = FittedModel.of(fitted, self._supply(profile, plan))
+        return MixedWorkers(model, fitted.batch_size, profile.devices, self._back_s(), tuple(self.state.stage_ratios))
+
+    def _back_s(self) -> float:
+        """Return the time until another worker trains after one was taken away."""
+        return (self.state.overheads or self.settings.overheads).worker_change_s
 
     def _data_workers_told(self, event: DataWorkersDecided | DataWorkersRequested, profile: JobProfile) -> None:
         tuning = self._tuning(profile)
@@ -314,8 +344,8 @@ class PlanMachine:
         profile, fitted, now = self.state.profile, self.state.model, self.state.plan
         if profile is None or fitted is None or now is None:
             return PredictPlanReply(job=asked.job, answer="no-model")
-        model = FittedModel.of(fitted, self._supply(profile, now))
-        return PredictPlanReply(job=asked.job, answer="ok", prediction=prediction(model, fitted, profile, asked.plan))
+        workers = self._workers(fitted, profile, now)
+        return PredictPlanReply(job=asked.job, answer="ok", prediction=prediction(workers, fitted, profile, asked.plan))
 
     # ---- advice -----------------------------------------------------------------------------------------------
 
@@ -324,21 +354,54 @@ class PlanMachine:
         state, profile, fitted = self.state, self.state.profile, self.state.model
         if profile is None or fitted is None or state.plan is None or profile.fixed or state.pending:
             return []
-        if not fitted.plan_version == state.applied_version == state.decided_version:
+        in_stages = state.plan.stages > 1
+        figures_of = state.applied_version if in_stages else fitted.plan_version
+        if not figures_of == state.applied_version == state.decided_version:
             return []  # a change is under way, or these figures are of an earlier plan
         if self._tuning(profile).is_trying:
             return []  # the next windows tell what data workers bring
-        current = measured_plan(fitted, state.plan, self._supply(profile, state.plan), self.settings.windows_min)
+        supply = self._supply(profile, state.plan)
+        if in_stages:
+            current = self._measured_stages(state.plan, fitted.batch_size)
+        else:
+            current = measured_plan(fitted, state.plan, supply, self.settings.windows_min)
         if current is None:
             return []
         problem = self._problem(fitted, profile, state.plan, current)
-        proposal = self._explore(problem, current, profile, state.plan) if not state.explored_enough else None
-        if proposal is None and profile.devices:
-            proposal = self._try_device(problem, current, profile, state.plan)
+        proposal = None if in_stages else self._next_trial(problem, current, profile, state.plan)
         if proposal is not None:
             state.pending = True
             return [Emit(proposal)]
         return self._candidates(problem, current, profile, state.plan)
+
+    def _next_trial(
+        self, problem: CandidateProblem, current: Verified, profile: JobProfile, plan: Plan
+    ) -> PlanProposed | None:
+        """Return the plan to measure next: an exploration, one on other devices, or in the stages asked for."""
+        found = self._explore(problem, current, profile, plan) if not self.state.explored_enough else None
+        if found is None and profile.devices:
+            found = self._try_device(problem, current, profile, plan)
+        if found is None and (best := self._cost_to_beat_by_stages(profile)) is not None:
+            in_two = first_stages(problem, profile, plan, current, self.state.refused, best)
+            found = self._trial(in_two, profile, plan, current)
+        return found
+
+    def _cost_to_beat_by_stages(self, profile: JobProfile) -> float | None:
+        """Return the sample cost below which two stages are tried; None if they are not, or were measured."""
+        if profile.stages == 2:
+            return math.inf
+        published = self.state.published
+        if profile.stages != "auto" or self.state.stage_ratios or published is None:
+            return None
+        return min((sample_cost(each) for each in published.candidates if each.plan.stages == 1), default=None)
+
+    def _measured_stages(self, plan: Plan, batch_size: int) -> Verified | None:
+        """Return the plan as all its settled windows measured it; None before the least windows."""
+        state = self.state
+        if state.stage_windows < self.settings.windows_min:
+            return None
+        at = Configuration.of(plan, batch_size)
+        return Verified(at, state.settled_samples / state.settled_s, LEAST_LOG_SD, plan.groups)
 
     def _problem(self, fitted: ModelFitted, profile: JobProfile, plan: Plan, current: Verified) -> CandidateProblem:
         supply = self._supply(profile, plan)
@@ -366,7 +429,8 @@ class PlanMachine:
             room=self._room(profile),
             seed=fitted.points,
             devices=profile.devices,
-            back_s=(self.state.overheads or self.settings.overheads).worker_change_s,
+            back_s=self._back_s(),
+            stage_ratios=tuple(self.state.stage_ratios),
         )
 
     def _supply(self, profile: JobProfile, plan: Plan) -> Supply:
@@ -417,16 +481,24 @@ class PlanMachine:
         self, problem: CandidateProblem, current: Verified, profile: JobProfile, plan: Plan
     ) -> PlanProposed | None:
         """Return the trial of a type of devices that may be cheaper, once each; its speed is unknown until then."""
-        state = self.state
-        found = trial(problem, profile, plan, state.devices_tried, state.refused)
+        tried, refused = self.state.devices_tried, self.state.refused
+        found = trial(problem, profile, plan, tried, refused)
+        if found is None and profile.stages != 1:
+            found = staged_trial(problem, profile, plan, current, tried, refused)
+        proposed = self._trial(found, profile, plan, current)
+        if found is not None and proposed is not None:
+            tried.append(found.device)
+        return proposed
+
+    def _trial(self, found: Trial | None, profile: JobProfile, plan: Plan, current: Verified) -> PlanProposed | None:
+        """Return the proposal of a trial that the rest of the job pays back; None if there is none."""
         if found is None:
             return None
         takes_s, left_s = self._measuring_s(plan, found.plan), self._remaining(profile) / current.throughput
         if left_s < takes_s * (1 + self.settings.payback_factor):
             return None
-        state.devices_tried.append(found.device)
         return PlanProposed(
-            job=state.job,
+            job=self.state.job,
             kind="measure",
             plan=found.plan,
             cost_per_hour=profile.cost_per_hour(found.plan),
@@ -450,8 +522,16 @@ class PlanMachine:
             overheads=state.overheads or self.settings.overheads,
         )
         measured = {row.configuration for row in problem.verified}
-        found, considered = fronts(problem, self.algorithm, plan, profile.limits.high.workers)
-        front = thin(with_verified(problem, found, plan), self.settings.candidates_max, measured)
+        most = profile.limits.high.workers
+        found, considered = fronts(problem, self.algorithm, plan, most)
+        if profile.stages != 1:
+            cheapest = min(found, key=sample_cost, default=None)
+            staged = staged_front(problem, [plan, cheapest.plan] if cheapest else [plan], most)
+            found, considered = with_stages(found, staged, profile.stages), considered + len(staged)
+        known = with_verified(problem, found, plan)
+        if profile.stages == 2:
+            known = [each for each in known if each.plan.stages > 1]
+        front = thin(known, self.settings.candidates_max, measured)
         fact = CandidatesComputed(
             job=state.job,
             plan_version=state.applied_version,

@@ -126,8 +126,8 @@ def measured_plan(fitted: ModelFitted, plan: Plan, supply: Supply, windows_min: 
     return Verified(Configuration.of(plan, fitted.batch_size), total, max(log_sd, LEAST_LOG_SD), plan.groups)
 
 
-class DeviceTrial(NamedTuple):
-    """A plan that has one worker on devices of a type that no worker of the job has had, and why it is tried."""
+class Trial(NamedTuple):
+    """A plan that is measured before anything else is known of it, and why. ``device``: the type that it tries."""
 
     device: str
     plan: Plan
@@ -139,7 +139,7 @@ class DeviceTrial(NamedTuple):
 
 def trial(
     problem: CandidateProblem, profile: JobProfile, current: Plan, tried: Iterable[str], refused: Sequence[Plan]
-) -> DeviceTrial | None:
+) -> Trial | None:
     """Return the trial of the type that may save most at the same speed, if that is worth trying; else None.
 
     The optimistic end of the guess decides: a type that is worse even then is never tried.
@@ -151,7 +151,7 @@ def trial(
     for device in problem.devices:
         if device.name in known or (room is not None and room.count_of(device.resource) < 1):
             continue
-        plan = _with_one(current, device, profile)
+        plan = with_one(current, device, profile)
         if plan in refused:
             continue
         saved = 1 - _optimistic_cost(problem, profile, current, device) / _cost(problem, profile, current)
@@ -161,11 +161,11 @@ def trial(
                 f" than one of the others: measure it"
             )
             throughput, log_sd = problem.workers.throughput(plan), float(problem.workers.log_sd([plan])[0])
-            best, saving = DeviceTrial(device.name, plan, reason, throughput, log_sd), saved
+            best, saving = Trial(device.name, plan, reason, throughput, log_sd), saved
     return best
 
 
-def _with_one(current: Plan, device: DeviceType, profile: JobProfile) -> Plan:
+def with_one(current: Plan, device: DeviceType, profile: JobProfile) -> Plan:
     """Return the plan with one worker on the type, beside the present ones or, at most workers, instead of one."""
     kept = sorted(current.groups, key=lambda group: -group.workers)[: GROUPS_MAX - 1]
     plan = current.with_workers(current.cpu_workers, kept)

@@ -10,16 +10,16 @@ from stretto_messages.planner import PlanPrediction
 from stretto_messages.values import Interval, Plan
 
 from stretto_core.model.mixed import MixedWorkers
-from stretto_core.model.throughput import KNOWS_NOTHING, Configuration, FittedModel
+from stretto_core.model.throughput import KNOWS_NOTHING, Configuration
 from stretto_core.model.types import JobProfile
 
 
-def prediction(model: FittedModel, fitted: ModelFitted, profile: JobProfile, wanted: Plan) -> PlanPrediction:
+def prediction(workers: MixedWorkers, fitted: ModelFitted, profile: JobProfile, wanted: Plan) -> PlanPrediction:
     """Return the prediction for the plan within the job's limits. Throughput is n x B / T (samples per second)."""
     plan = profile.limits.clamp(wanted)
     if plan.groups:
-        return _mixed(MixedWorkers(model, fitted.batch_size, profile.devices), fitted, profile, plan)
-    (found,) = model.predicted([Configuration.of(plan, fitted.batch_size)])
+        return _mixed(workers, fitted, profile, plan)
+    (found,) = workers.model.predicted([Configuration.of(plan, fitted.batch_size)])
     samples = plan.workers * fitted.batch_size
     return PlanPrediction(
         plan=plan,
@@ -35,11 +35,12 @@ def prediction(model: FittedModel, fitted: ModelFitted, profile: JobProfile, wan
 
 
 def _mixed(workers: MixedWorkers, fitted: ModelFitted, profile: JobProfile, plan: Plan) -> PlanPrediction:
-    """Return the prediction for a plan with groups, whose step time is the mean over all workers."""
+    """Return the prediction for a plan with groups, whose step time is the mean over all workers that take batches."""
     throughput = min(workers.throughput(plan), RATE_MAX)
     noisy_sd = math.hypot(float(workers.log_sd([plan])[0]), fitted.log_sd)
     factor = math.exp(min(workers.model.quantile() * noisy_sd, KNOWS_NOTHING))
-    step_time_s = plan.workers * fitted.batch_size / throughput
+    taking = sum(count for place, count in plan.worker_places.items() if not place.stage)
+    step_time_s = taking * fitted.batch_size / throughput
     return PlanPrediction(
         plan=plan,
         step_time_s=step_time_s,

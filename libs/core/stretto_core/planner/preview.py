@@ -33,7 +33,7 @@ def _facts(actions: list[Action]) -> list[object]:
 
 
 def _throughput(model: KnownModel | None, plan: Plan, batch_size: int) -> float | None:
-    if model is None or not is_understood(model):
+    if model is None or not is_understood(model) or plan.stages > 1:
         return None
     x = Inputs.of([Configuration.of(plan, batch_size)])
     return float(throughput(predicted_step_time_s(model.form, model.coefficients, model.overlap, x), x)[0])

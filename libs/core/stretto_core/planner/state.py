@@ -9,6 +9,7 @@ from stretto_messages.fitter import ModelFitted
 from stretto_messages.planner import CandidatesComputed, HistoryRecorded
 from stretto_messages.values import FeedProfile, Plan, Resources
 
+from stretto_core.model.mixed import StageRatio
 from stretto_core.model.pareto import Overheads, Verified
 from stretto_core.model.types import DeviceType, JobProfile
 from stretto_core.planner.exploration import ExplorationLimits
@@ -68,6 +69,10 @@ class PlanState:
     devices_tried: list[str] = field(default_factory=list[str])
     mixes: list[Verified] = field(default_factory=list[Verified])
     """Plans with workers on devices, as they were measured."""
+    stage_ratios: list[StageRatio] = field(default_factory=list[StageRatio])
+    """What measured stages took, beside the model."""
+    stage_windows: int = 0
+    """Settled windows of the plan in force, if that has several stages."""
     refused_at_s: float = 0.0
     samples_done: int = 0
     throughput: float = 0.0

@@ -7,6 +7,7 @@ bend a profile. The comparisons follow DLRover-RM section 5.2: a pod is judged b
 
 from __future__ import annotations
 
+from collections import Counter
 from statistics import median
 from typing import TypeVar
 
@@ -194,7 +195,8 @@ class ProfilerMachine:
         current = report.plan_version == self.state.plan_version
         if current and window.started and not self.state.ended:
             most = report.steps * self.state.batch_size
-            add_worker(window.sums, report, most if first else min(samples, most))
+            counted = most if first and not report.stage else min(samples, most)
+            add_worker(window.sums, report, counted)
         return self._close_if_due(report.job, now)
 
     def _ps_reported(self, report: PsReported, now: float) -> list[Action]:
@@ -285,9 +287,11 @@ class ProfilerMachine:
     def _close(self, job: str, plan: Plan, now: float) -> list[Action]:
         state = self.state
         active = [(pod, window) for pod, window in self._reporting("worker") if window.sums.count]
-        if not active:
+        first = [window for _, window in active if not window.stage]  # later stages do what these ask for
+        if not first:
             return []
         workers = [worker_profile(pod, window) for pod, window in active]
+        places = Counter((worker.stage, worker.device) for worker in workers)
         servers = [ps_profile(pod, window) for pod, window in self._reporting("ps")]
         window_s = now - state.window_began_s
         closed = ClosedWindow(job, workers, [] if state.migrating else servers, state.batch_size, window_s)
@@ -297,7 +301,7 @@ class ProfilerMachine:
             and not state.migrating
             and state.window_began_s - state.changed_at_s >= self.rules.window_s
             and (len(workers), len(servers)) == (plan.workers, plan.ps)
-            and all(sum(one.device == group.device for one in workers) == group.workers for group in plan.groups)
+            and all(places[group.stage, group.device] == group.workers for group in plan.groups)
             # a window with a suspect server says nothing about the plan
             and not any(state.pods[server.pod].bad_windows for server in servers)
         )
@@ -307,17 +311,17 @@ class ProfilerMachine:
             plan=plan,
             batch_size=state.batch_size,
             window_s=window_s,
-            step_time_s=median(worker.step_time_s for worker in workers),
-            times=median_times(window for _, window in active),
+            step_time_s=median(worker.step_time_s for worker in workers if not worker.stage),
+            times=median_times(first),
             throughput=sum(worker.samples_per_s for worker in workers),
             samples_total=state.samples_of_exited + sum(window.samples_total for window in state.pods.values()),
             categories=sum(server.categories for server in servers),
             rows=total_rows(window.rows for _, window in self._reporting("ps")),
             settled=settled,
-            prepared_elsewhere=prepared_elsewhere(window for _, window in active),
+            prepared_elsewhere=prepared_elsewhere(first),
             miss_ratios=miss_ratios([window for _, window in self._reporting("ps")]),
             spill_fault=spill_fault(self._reporting("ps")),
-            feed=feed_profile([window for _, window in active], [window for _, window in self._reporting("data")]),
+            feed=feed_profile(first, [window for _, window in self._reporting("data")]),
             workers=_evenly(workers),
             groups=group_profiles(plan, [*zip(workers, (window for _, window in active), strict=True)]),
             ps=_evenly(servers),

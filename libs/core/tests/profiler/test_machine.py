@@ -71,6 +71,7 @@ class Job:
         self.cpu = dict.fromkeys(self.update_time_s, 0.5)
         self.buckets = dict.fromkeys(self.update_time_s, 32)
         self.steps = dict.fromkeys(self.step_time_s, 0)
+        self.stages: dict[str, int] = {}
         self.version = 1
         self.tell(JobOpened(BATCH))
         self.tell(plan_decided(1))
@@ -100,10 +101,11 @@ class Job:
             window_s=1.0,
             steps=steps,
             steps_total=self.steps[pod] + steps,
-            samples_total=(self.steps[pod] + steps) * BATCH,
+            samples_total=0 if self.stages.get(pod) else (self.steps[pod] + steps) * BATCH,
             step_time_s=step_s,
             longest_gap_s=2 * step_s,
             times=times,
+            stage=self.stages.get(pod, 0),
             cpu_used_cores=0.9,
             cpu_limit_cores=1.0,
             memory_used_bytes=10**8,
@@ -197,6 +199,30 @@ def test_a_mixed_plan_is_told_by_devices_whose_workers_are_compared_among_themse
     del job.step_time_s["worker-5"]
     job.seconds(12)
     assert not job.told(ProfileMeasured)[-1].settled, "as long as a type lacks one"
+
+
+def test_samples_and_steps_of_a_job_in_stages_are_those_of_the_first() -> None:
+    """Goal: a replica of a later stage has a figure of its own and adds to none of the job's."""
+    job, alone = Job(workers=2), Job(workers=2)
+    staged = replace(plan(3, 2), groups=(WorkerGroup("gpu-a", 1, 8.0, 64 * GIB, stage=1, first_layer=1),))
+    job.step_time_s["worker-2"], job.steps["worker-2"] = 0.01, 0
+    job.stages["worker-2"] = 1
+    job.tell(replace(pod_started("worker-2"), device="gpu-a", stage=1))
+    job.version = alone.version = 2
+    for each, wanted in ((job, staged), (alone, plan(2, 2))):
+        each.tell(plan_decided(2))
+        each.tell(plan_applied(2, wanted))
+        each.seconds(25)
+    told, others = job.told(ProfileMeasured)[-1], alone.told(ProfileMeasured)[-1]
+    assert told.settled
+    assert (told.throughput, told.samples_total) == (others.throughput, others.samples_total)
+    assert (told.step_time_s, told.times, told.feed) == (others.step_time_s, others.times, others.feed)
+    assert [(each.stage, each.device, each.step_time_s) for each in told.groups] == [
+        (0, "", pytest.approx(0.05)),
+        (1, "gpu-a", pytest.approx(0.01)),
+    ]
+    assert {each.pod: each.samples_per_s for each in told.workers if each.stage} == {"worker-2": 0.0}
+    assert job.told(StragglerDetected) == [], "a stage is compared with itself"
 
 
 def test_reports_under_an_older_plan_do_not_enter_the_new_ones_window() -> None:

@@ -70,7 +70,7 @@ class Closing:
             self._evaluation_failure = f"{limit} (STRETTO_ACTUATOR_EVALUATE_TIMEOUT_S){last}"
             self._evaluated = True
             return
-        for worker in (pod for pod in state.of_role("worker") if pod.phase == "running"):
+        for worker in (pod for pod in state.of_role("worker") if pod.phase == "running" and not pod.stage):
             try:
                 request = EvaluateModel(job=self._job, samples=state.evaluate)
                 reply = await self._edge.call_pod(worker.name, request)
