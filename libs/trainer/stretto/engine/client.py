@@ -80,7 +80,8 @@ class Parameters:
     current servers; called when the route turns out to be outdated. timeout_s: limit of one operation on one server.
     patience_s: how long columns may be without an owner before `OwnershipUnknown`. wire: how values travel in training.
 
-    Threads: any number of pulls at a time, one push at a time. After `ServerLost` the same call may be repeated.
+    Threads: any number of pulls at a time; one push at a time, or any number that each state their `columns`. After
+    `ServerLost` the same call may be repeated.
     """
 
     def __init__(
@@ -105,8 +106,8 @@ class Parameters:
         """A push leaves to the next what rounding takes from its dense gradient, unless it `pays`."""
         self.worker = worker
         self._patience_s = patience_s
-        self._routes = Routes(layout, access, refresh_servers, timeout_s, patience_s)
-        self._puller = Puller(layout, self._routes, wire)
+        self.routes = Routes(layout, access, refresh_servers, timeout_s, patience_s)
+        self._puller = Puller(layout, self.routes, wire)
         self.step_bytes = self._puller.step_bytes
         self._group: DenseGroup | None = None
         self.connect(servers, wait=True)
@@ -116,7 +117,7 @@ class Parameters:
 
         A server that left the list counts as lost.
         """
-        self._routes.connect(servers, wait=wait)
+        self.routes.connect(servers, wait=wait)
 
     @property
     def generation(self) -> int:
@@ -124,11 +125,11 @@ class Parameters:
 
         The state that a lease referred to is then outdated: see `push`.
         """
-        return self._routes.generation
+        return self.routes.generation
 
     def is_of(self, lineage: int) -> bool:
         """Return True if the parameters come from this return to a checkpoint. Raises ServerLost, OwnershipUnknown."""
-        return self._routes.current().lineage == lineage or self._routes.refresh().lineage == lineage
+        return self.routes.current().lineage == lineage or self.routes.refresh().lineage == lineage
 
     # --- values -------------------------------------------------------------------------------------------
 
@@ -138,7 +139,7 @@ class Parameters:
         extra = self._state(state)
         deadline = time.monotonic() + self._patience_s
         while True:
-            answers: dict[int, tuple[I64, I64]] = self._routes.call_all("seed", values, extra)
+            answers: dict[int, tuple[I64, I64]] = self.routes.call_all("seed", values, extra)
             seeded = [(own[self.layout.buckets :] != Own.NOT_MINE) & (marks == 1) for marks, own in answers.values()]
             if np.any(seeded, axis=0).all():
                 return
@@ -154,12 +155,17 @@ class Parameters:
             raise LayoutError(f"state has shape {state.shape}, the layout wants ({size},)")
         return state
 
-    def begin_pull(self, keys: KeyBatch, is_fresh: bool = False) -> Future[Pulled]:
+    def begin_pull(self, keys: KeyBatch, is_fresh: bool = False, rows_alone: bool = False) -> Future[Pulled]:
         """Pull for a step of training in a thread, to overlap it with the step before.
 
         Values are rounded, and unless `is_fresh` the dense vector is that of an earlier such pull, as `wire` says.
+        rows_alone: another process has the dense vector, which is empty here.
         """
-        return self._puller.begin(keys, is_fresh)
+        return self._puller.begin(keys, is_fresh, rows_alone)
+
+    def pull_slices(self, slices: I64 | None) -> Pulled:
+        """Read these dense slices (None: all) and the state, in any thread; other values in `dense` are undefined."""
+        return self._puller.slices(slices)
 
     def pull(self, keys: KeyBatch) -> Pulled:
         """Read the current rows of the keys and the whole dense vector, as the servers have them.
@@ -199,6 +205,7 @@ class Parameters:
         lineage: int | None = None,
         pays: bool = False,
         batches: int = 1,
+        columns: Bools | None = None,
     ) -> PushResult:
         """Apply one batch exactly once: samples start..stop of the shard, counted from the shard's beginning.
 
@@ -211,8 +218,8 @@ class Parameters:
         lineage: the lineage of the ledger that leased the shard. Parameters of another lineage belong to other books.
         pays: the dense gradient is sent in float32 with what rounding has left of earlier ones; nothing is owed then.
         batches: those that the gradients are the sum of; each column gets all of them or none.
-        Raises StaleAttempt, ProgressGap, BatchMisaligned, ServersReplaced (give the batch up), ServerLost,
-        OwnershipUnknown (repeat it).
+        columns: those that this process pushes; by default all, and those of rows where the dense gradient is empty.
+        Raises PushRefused (give the batch up), ServerLost, OwnershipUnknown (repeat it).
         """
         begun = time.perf_counter()
         layout = self.layout
@@ -220,28 +227,26 @@ class Parameters:
         self._puller.pushed = keys, batches
         head = np.array([shard, attempt, start, stop, self.worker], np.int64)
         given = (row_gradients, dense_gradient, row_squares, dense_squares, state_delta)
-        group = self._group if self.in_group and dense_squares is None else None
-        gradients, arrived = self._rounded(pays or group is not None, (shard, start), given)
+        group = self._group if self.in_group and dense_squares is None and columns is None else None
+        gradients, arrived = self._rounded(pays or group is not None or columns is not None, (shard, start), given)
         pending = ~_given(group, layout, Claim(shard, attempt, start, stop), gradients, generation)
-        retries, applied, update_seconds = 0, 0, 0.0
-        backoff = _Backoff()
+        pending &= _own(layout, dense_gradient, columns)
+        retries, applied, update_seconds, backoff = 0, 0, 0.0, _Backoff()
         while True:
-            route = self._routes.current()
-            _check_books(route, generation, lineage, f"push of shard {shard} attempt {attempt} samples {start}..{stop}")
+            route = self.routes.current()
+            check_books(route, generation, lineage, f"push of shard {shard} attempt {attempt} samples {start}..{stop}")
             claims = {server: part.claim & pending & ~route.frozen for server, part in route.parts.items()}
-            answers = self._routes.ask(
-                {
-                    server: (part.link, Kind.PUSH, push_part(layout, claims[server], head, keys, gradients))
-                    for server, part in route.parts.items()
-                    if claims[server].any()
-                }
-            )
-            for server, answer in answers.items():
-                code, columns, spent_s = protocol.read_push_answer(answer, int(claims[server].sum()))
+            requests = {
+                server: (route.parts[server].link, Kind.PUSH, push_part(layout, claim, head, keys, gradients))
+                for server, claim in claims.items()
+                if claim.any()
+            }
+            for server, answer in self.routes.ask(requests).items():
+                code, count, spent_s = protocol.read_push_answer(answer, int(claims[server].sum()))
                 update_seconds = max(update_seconds, spent_s)
                 if code is Code.APPLIED:
                     pending &= ~claims[server]
-                    applied += columns
+                    applied += count
                 elif code is not Code.NOT_OWNED:
                     raise _refusal(code, server, shard, attempt, start, stop)
             if not pending.any():
@@ -251,11 +256,11 @@ class Parameters:
                 raise _unowned(pending, self._patience_s, f"push of shard {shard} samples {start}..{stop}")
             retries += 1
             backoff.wait()
-            self._routes.refresh()
+            self.routes.refresh()
 
     def average_dense(self, group: DenseGroup) -> None:
         """Average dense gradients with other workers from now on, as far as their group takes them."""
-        group.attach(self._routes, self._puller)
+        group.attach(self.routes, self._puller)
         self._group = group
 
     @property
@@ -266,10 +271,11 @@ class Parameters:
     def _rounded(self, pays: bool, seed: tuple[int, int], given: _Given) -> tuple[Gradients, Callable[[], None]]:
         """Return gradients as they travel, with what is owed; and the function to call once servers have them."""
         layout, (rows, dense, row_squares, dense_squares, state_delta) = self.layout, given
-        route = self._routes.current()
+        route = self.routes.current()
         books = route.generation, route.lineage
         transfers = replace(self._pushed, slices=Transfer.FLOAT32) if pays else self._pushed
-        slices = self._debt.added_to(layout.split_dense(dense), books)
+        nothing = np.broadcast_to(np.float32(0), (layout.slices, layout.slice_length))
+        slices = nothing if len(dense) < layout.dense_size else self._debt.added_to(layout.split_dense(dense), books)
         of_slices = None if dense_squares is None else layout.split_dense(dense_squares)
         chances = np.random.default_rng(seed) if transfers.rows is Transfer.INT8 else None
         gradients = Gradients.of(transfers, rows, slices, self._state(state_delta), row_squares, of_slices, chances)
@@ -284,8 +290,8 @@ class Parameters:
         """
         deadline = time.monotonic() + self._patience_s
         while True:
-            self._routes.current()
-            answers = self._routes.call_all("progress", shard, attempt)
+            self.routes.current()
+            answers = self.routes.call_all("progress", shard, attempt)
             offsets = np.full(self.layout.columns, -1, np.int64)
             for is_finished, own, record in answers.values():
                 seen = FINISHED if is_finished else record[: self.layout.columns]
@@ -296,7 +302,7 @@ class Parameters:
             if time.monotonic() > deadline:
                 raise OwnershipUnknown(f"progress of shard {shard}: some columns have no owner")
             time.sleep(FIRST_BACKOFF_S)
-            self._routes.refresh()
+            self.routes.refresh()
 
     def forget(self, shards: Iterable[int], lineage: int | None = None) -> None:
         """Delete the progress records of finished shards on all owners (about 0.6 kB each); a mark stays.
@@ -305,17 +311,17 @@ class Parameters:
         may be open there.
         """
         ids = [int(shard) for shard in shards]
-        route = self._routes.current()
+        route = self.routes.current()
         if not ids or (lineage is not None and route.lineage != lineage):
             return
         parts = codec.pack(["finish", [ids], {}])
-        self._routes.ask({server: (part.link, Kind.CALL, parts) for server, part in route.parts.items()})
+        self.routes.ask({server: (part.link, Kind.CALL, parts) for server, part in route.parts.items()})
 
     def close(self) -> None:
         if self._group is not None:
             self._group.close()
         self._puller.close()
-        self._routes.close()
+        self.routes.close()
 
 
 class _Backoff:
@@ -357,6 +363,13 @@ def _given(
     return found
 
 
+def _own(layout: Layout, dense_gradient: F32, columns: Bools | None) -> Bools:
+    """Return the columns that a push is for. Another process pushes the dense ones if their gradient is empty here."""
+    if columns is None and len(dense_gradient) < layout.dense_size:
+        return np.arange(layout.columns) < layout.buckets
+    return np.ones(layout.columns, np.bool_) if columns is None else columns
+
+
 def _check_push(layout: Layout, keys: KeyBatch, row_gradients: Sequence[F32], start: int, stop: int) -> None:
     """Raise LayoutError for a push that no server could apply."""
     if not 0 <= start < stop:
@@ -367,7 +380,7 @@ def _check_push(layout: Layout, keys: KeyBatch, row_gradients: Sequence[F32], st
         raise LayoutError(f"row gradients have shapes {found[:8]}, wanted {wanted[:8]}, one array for each table")
 
 
-def _check_books(route: Route, generation: int | None, lineage: int | None, what: str) -> None:
+def check_books(route: Route, generation: int | None, lineage: int | None, what: str) -> None:
     """Raise ServersReplaced if the parameters may belong to other books than the lease."""
     if generation is not None and route.generation != generation:
         raise ServersReplaced(

@@ -63,10 +63,13 @@ class Puller:
         self._hinted: dict[int, KeyBatch] = {}
         """Hints that wait for those before; a pull of their batch takes them out, as they would come late."""
 
-    def begin(self, keys: KeyBatch, is_fresh: bool) -> Future[Pulled]:
-        """Pull for a step of training, in a thread. is_fresh: with the dense vector in any case."""
+    def begin(self, keys: KeyBatch, is_fresh: bool, rows_alone: bool = False) -> Future[Pulled]:
+        """Pull for a step of training, in a thread. is_fresh: with the dense vector in any case; rows_alone: without,
+        `dense` is empty then."""
         self._hinted.pop(id(keys), None)
         self._last = keys
+        if rows_alone:
+            return self._threads.submit(self.pull, keys, self._wire.pull, _NOTHING, is_training=True)
         brings_dense = is_fresh or self._begun_pulls % self._wire.dense_every == 0
         self._begun_pulls += 1
         given, self._given = self._given, None
@@ -97,17 +100,33 @@ class Puller:
             self._dense = generation, pulled.dense.copy()
         return pulled
 
+    def slices(self, wanted: I64 | None) -> Pulled:
+        """Pull these dense slices, None for all, for a step of training, and no rows; others in `dense` are undefined.
+
+        Raises ServerLost, OwnershipUnknown."""
+        nothing = self._layout.index(*[_NO_SLICES] * len(self._layout.tables))
+        return self.pull(nothing, self._wire.pull, wanted=wanted)
+
     def pull(
-        self, keys: KeyBatch, transfers: Transfers, known: F32 | None = None, *, is_training: bool = False
+        self,
+        keys: KeyBatch,
+        transfers: Transfers,
+        known: F32 | None = None,
+        *,
+        wanted: I64 | None = None,
+        is_training: bool = False,
     ) -> Pulled:
-        """Pull rows and dense vector, or rows alone if the latter is known. Raises ServerLost, OwnershipUnknown."""
+        """Pull rows and dense vector, or rows alone if the latter is known. wanted: these slices alone.
+
+        Raises ServerLost, OwnershipUnknown."""
         begun = time.perf_counter()
         layout = self._layout
+        wanted = _NO_SLICES if known is not None else wanted
         while True:
             route = self._routes.current()
             chosen = {server: chosen_of(part.buckets, keys) for server, part in route.parts.items()}
             asked = {
-                server: (keys_at(keys, chosen[server]), part.slices if known is None else _NO_SLICES)
+                server: (keys_at(keys, chosen[server]), _both(part.slices, wanted))
                 for server, part in route.parts.items()
             }
             requests: dict[int, tuple[Link, Kind, Sequence[Any]]] = {}
@@ -137,7 +156,7 @@ class Puller:
                 state = answers[server].state
         seconds = time.perf_counter() - begun
         row_bytes = sum(len(table) * transfers.rows.row_bytes(table.shape[1]) for table in rows)
-        dense_bytes = len(dense) * transfers.slices.row_bytes(layout.slice_length) if known is None else 0
+        dense_bytes = len(dense if wanted is None else wanted) * transfers.slices.row_bytes(layout.slice_length)
         share = row_bytes / max(1, row_bytes + dense_bytes)
         whole = layout.join_dense(dense) if known is None else known.copy()
         return Pulled(rows, whole, state, seconds, seconds * share)
@@ -168,6 +187,10 @@ class Puller:
         """Begin nothing more."""
         for threads in (self._threads, self._hinting):
             threads.shutdown(wait=False, cancel_futures=True)
+
+
+def _both(held: I64, wanted: I64 | None) -> I64:
+    return held if wanted is None else np.intersect1d(held, wanted, assume_unique=True)
 
 
 def chosen_of(buckets: Bools, keys: KeyBatch) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,14 @@ class Route:
     parts: dict[int, Part]
     generation: int
     lineage: int
+
+    @property
+    def books(self) -> str:
+        """The name of the servers' lives and of the lineage of their parameters: leases of other books are not mixed.
+
+        A name is the same in all processes, as a generation is not."""
+        lives = " ".join(f"{server}:{self.parts[server].link.life}" for server in sorted(self.parts))
+        return f"{self.lineage} {hashlib.blake2b(lives.encode(), digest_size=16).hexdigest()}"
 
 
 def owners(own: Mapping[int, I64], columns: int) -> I64:
@@ -224,6 +233,14 @@ class Routes:
                 )
             time.sleep(backoff)
             backoff = min(2 * backoff, LAST_BACKOFF_S)
+
+    def generation_of(self, books: str) -> int | None:
+        """Return the generation of a route of these books; None if the servers have others. Raises ServerLost,
+        OwnershipUnknown."""
+        route = self.current()
+        if route.books != books:
+            route = self.refresh()
+        return route.generation if route.books == books else None
 
     def _follow_list(self) -> None:
         """Connect to the servers that the list names now."""

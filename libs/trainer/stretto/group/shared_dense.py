@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Mapping
 
@@ -75,7 +74,7 @@ class SharedDense:
         if generation is not None and route.generation != generation:
             return none
         self._given = claim
-        found = self._group.exchange(slices, state_delta, claim, _books(route))
+        found = self._group.exchange(slices, state_delta, claim, route.books)
         if found.applied.all():
             self._puller.give(route.generation, self._layout.join_dense(found.slices))
         return found.applied
@@ -93,7 +92,7 @@ class SharedDense:
             return None
         try:
             route = routes.current()
-            if _books(route) != mean.books:
+            if route.books != mean.books:
                 return None
             applied = self._applied(routes, route, mean)
             return Outcome(self._values(routes, route, mean.ids), applied) if applied.any() else None
@@ -157,9 +156,3 @@ class SharedDense:
     @property
     def _no_keys(self) -> list[U64]:
         return [np.zeros(0, np.uint64)] * len(self._layout.tables)
-
-
-def _books(route: Route) -> str:
-    """Name the lives of the servers and the lineage of their parameters: leases of other books are not mixed."""
-    lives = " ".join(f"{server}:{route.parts[server].link.life}" for server in sorted(route.parts))
-    return f"{route.lineage} {hashlib.blake2b(lives.encode(), digest_size=16).hexdigest()}"

@@ -112,3 +112,33 @@ def excludes_from_decay(optimizer: Any) -> bool:
     """Return whether `exclude_from_weight_decay` of an optimizer was called; before that it has no such attribute."""
     names = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
     return any(getattr(optimizer, name, None) for name in names)
+
+
+# --- graphs of functional models ----------------------------------------------------------------------------
+
+
+def nodes_of(model: Any) -> list[Any]:
+    """Return the calls of layers and operations of a functional model, in the order in which it computes them."""
+    by_depth: dict[int, list[Any]] = _of(model, "_nodes_by_depth")
+    return [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth] if not node.is_input]
+
+
+def computed(node: Any, values: dict[int, Any], taken: dict[int, Any]) -> None:
+    """Compute a call of a model in training. values, taken: tensors that it makes and takes, by the ids of the symbolic
+    ones that they stand for."""
+    args, kwargs = node.arguments.fill_in(taken)
+    if "training" in getattr(node.operation, "_call_context_args", ()):
+        kwargs["training"] = True
+    outputs = node.operation(*args, **kwargs)
+    values.update((id(symbol), each) for symbol, each in zip(node.outputs, keras.tree.flatten(outputs), strict=True))
+
+
+def has_mask(tensor: Any) -> bool:
+    """Return whether a symbolic tensor has a mask, which later layers take beside it."""
+    return getattr(tensor, "_keras_mask", None) is not None
+
+
+def keep_mask(tensor: Any, made: Any) -> None:
+    """Give a tensor the mask of the one that it was made of."""
+    if has_mask(tensor):
+        made._keras_mask = tensor._keras_mask

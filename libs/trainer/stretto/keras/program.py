@@ -39,9 +39,11 @@ from ..model.program import (
 )
 from ..model.reading import Feature
 from ..optimizers import Clipping, Updates
+from ..parts import FIRST_LAYER, Part
 from ..readers import Batch
 from .objective import check_steps
 from .optimizer import from_keras
+from .parts import KerasPart, Whole
 from .plain import PlainKeras, fresh, table
 from .private import compiled_loss, layers_of, seeds_of, total_loss
 
@@ -357,10 +359,40 @@ class RowsProgram(KerasProgram):
         return self.model.call(inputs, training=training)
 
     def _loss_of(self, rows: Sequence[Any], fed: Any, labels: Any, output: Any) -> Any:
-        loss = tf.reduce_mean(self._loss(_like(labels, output), output))
+        loss = self._mean_loss(labels, output)
         for penalty in self.model.losses:
             loss += tf.cast(penalty, tf.float32)
         return loss
+
+    @property
+    def layers(self) -> Sequence[str]:
+        """The names of the layers in the order in which a step passes them; the first are the rows."""
+        return [ROWS, *self._whole().layers]
+
+    def part(self, first: int, until: int | None) -> Part:
+        """Return the layers from one behind the rows up to another one, or to the end. Raises ModelRefused."""
+        if (first, until) == (FIRST_LAYER, None):
+            return super().part(first, until)
+        why = ""
+        if self.updates.limits_norms:
+            why = "the norms of its gradients are limited"
+        elif self._takes_squares(self.updates.of_dense) and any(map(_is_lookup, layers_of(self.model))):
+            why = "the squares of the gradients of a layer's own table count"
+        if why:
+            raise ModelRefused(
+                f"first_layer = {first}: {self.model.name!r} is not cut between its layers: {why}, for which one "
+                "process needs all of them; set resources.workers.stages: 2, which cuts behind the rows"
+            )
+        return KerasPart(self._whole(), first, until)
+
+    def _whole(self) -> Whole:
+        limits = {name: self.updates.rules[of.rule].clipping.value for name, of in self.tables.items()}
+        variables = self._trainable, self._fixed, self._is_state
+        limit = self.updates.rules[self.updates.of_dense].clipping.value
+        return Whole(self.model, self._names, limits, *variables, self.layout, self._mean_loss, limit)
+
+    def _mean_loss(self, labels: Any, output: Any) -> Any:
+        return tf.reduce_mean(self._loss(_like(labels, output), output))
 
     def trial(self) -> Trial:
         """Return the first samples, some of them twice."""
@@ -416,9 +448,13 @@ def _check(model: Any) -> None:
         )
 
 
+def _is_lookup(layer: Any) -> bool:
+    return isinstance(layer, keras.layers.Embedding)
+
+
 def _check_layers(model: Any) -> None:
     for layer in layers_of(model):
-        if isinstance(layer, keras.layers.Embedding) and layer.input_dim * layer.output_dim > LARGEST_EMBEDDING:
+        if _is_lookup(layer) and layer.input_dim * layer.output_dim > LARGEST_EMBEDDING:
             raise ModelRefused(
                 f"layer {layer.name} holds {layer.input_dim} x {layer.output_dim} floats, which every worker would "
                 f"pull in every step; take the rows from the input {ROWS!r} and return their ids from keys(batch)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
@@ -15,6 +16,7 @@ from stretto_parameters import EVERY_KEY, RowPolicy
 from ..engine.layout import F32, KeyBatch, Layout, Table
 from ..errors import ModelRefused
 from ..optimizers import Update, Updates, check_dense, resolve
+from ..parts import FIRST_LAYER, Found, Given, Part, Rest, Returned
 from ..readers import Batch
 from .entry_point import Task
 from .one_step import Compared
@@ -133,6 +135,15 @@ class Program(Compared, Protocol):
         """
         ...
 
+    @property
+    def layers(self) -> Sequence[str]:
+        """The names of the layers in the order in which a step passes them; the first are the rows."""
+        ...
+
+    def part(self, first: int, until: int | None) -> Part:
+        """Return the layers from one behind the rows up to another one, or to the end. Raises ModelRefused."""
+        ...
+
     def judge(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Judged:
         """Predict a batch and compare with its labels."""
         ...
@@ -144,6 +155,25 @@ class Program(Compared, Protocol):
     def warm(self) -> None:
         """Do what would make the first step slower than the others."""
         ...
+
+
+class WholePart:
+    """All layers of a program behind the rows, as its step computes them."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.pulled = self.pushed = np.arange(program.layout.slices)
+
+    def step(self, given: Given, dense: F32, state: F32, rest: Rest, turn: AbstractContextManager[Any]) -> Found:
+        """Compute a step. Raises ModelRefused."""
+        with turn:
+            found = self._program.step(given.rows, given.keys, dense, state, given.batch)
+        answer = Returned(found.loss, found.rows, found.row_squares)
+        return Found(answer, found.dense, found.state_delta, found.dense_squares)
+
+    def warm(self) -> None:
+        """Do what would make the first step slower than the others."""
+        self._program.warm()
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +288,7 @@ class ProgramBase(BatchReader, ABC):
     """The part of a program in which no framework has a say."""
 
     layout: Layout
+    model: Any
     embeddings: tuple[EmbeddingRows, ...] = ()
     set_by_build: Sequence[str] = ()
     framework: str
@@ -308,6 +339,23 @@ class ProgramBase(BatchReader, ABC):
         if tables:
             raise ModelRefused(f"the model has no embedding layers {sorted(tables)} on the servers")
 
+    # --- parts --------------------------------------------------------------------------------------------
+
+    @property
+    def layers(self) -> Sequence[str]:
+        """The names of the layers in the order in which a step passes them; the first are the rows."""
+        return [ROWS, f"{type(self.model).__name__} as a whole"]
+
+    def part(self, first: int, until: int | None) -> Part:
+        """Return the layers from one behind the rows up to another one, or to the end. Raises ModelRefused."""
+        if (first, until) != (FIRST_LAYER, None):
+            raise ModelRefused(
+                f"the layers from {first} to {'the end' if until is None else until} of {type(self.model).__name__} "
+                "cannot be computed by themselves: only a functional Keras model with an input 'rows' is cut between "
+                "its layers; set resources.workers.stages: 2, which cuts behind the rows"
+            )
+        return WholePart(self)
+
     # --- computation --------------------------------------------------------------------------------------
 
     def judge(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> Judged:
@@ -336,10 +384,7 @@ class ProgramBase(BatchReader, ABC):
         for a loss that is not finite.
         """
         found = self._gradients(rows, keys, dense, state, batch)
-        if not np.isfinite(found.loss):
-            raise ModelRefused(
-                f"the loss is {found.loss}: training diverged; lower model.learning_rate or check the loss"
-            )
+        check_loss(found.loss)
         return self._clipped(found, keys)
 
     def _clipped(self, found: Gradients, keys: KeyBatch) -> Gradients:
@@ -421,6 +466,12 @@ def updates_of(
         learning_rate=options.learning_rate,
         batch_size=options.batch_size,
     )
+
+
+def check_loss(loss: float) -> None:
+    """Raise ModelRefused for a loss that is not finite."""
+    if not np.isfinite(loss):
+        raise ModelRefused(f"the loss is {loss}: training diverged; lower model.learning_rate or check the loss")
 
 
 def _parameter(name: str) -> str:

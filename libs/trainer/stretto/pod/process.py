@@ -70,6 +70,10 @@ class PodSettings:
     """True where connections between pods cross a network that others may read."""
     device: str = ""
     """A worker's type of devices; empty: the cluster's own cores."""
+    stage: int = 0
+    """A worker's stage; from 1 on it computes steps for others, and leases no shard."""
+    first_layer: int = 0
+    """The first layer of a worker's stage."""
 
     @property
     def index(self) -> int:
@@ -148,6 +152,8 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         host=environment.get("STRETTO_POD_HOST") or LOOPBACK,
         plane_key=file("PLANE_KEY"),
         device=environment.get("STRETTO_DEVICE", ""),
+        stage=int(number("STAGE", "0")),
+        first_layer=int(number("FIRST_LAYER", "0")),
         plane_encrypted=encryption == "required",
     )
 

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
     from ..engine.client import Parameters
     from ..engine.layout import F32, KeyBatch
     from ..group.shared_dense import SharedDense
+    from ..stages.asking import NextStage
+    from ..stages.rows import RowsStage
+    from .serving import ServedSteps
     from .step import Trainer, Work
 
 log = logging.getLogger("stretto.worker")
@@ -66,6 +69,8 @@ class Worker:
         self._cpu_cores = pod.settings.cpu_cores
         self._servers = ServerList(pod.bus, self._use_data_workers, self._use_group)
         self._shared_dense: SharedDense | None = None
+        self._following: NextStage | None = None
+        self._served: ServedSteps | None = None
         self._parameters: Parameters | None = None
         self._feed: Feed | None = None
         self._data_workers: DataWorkerList | None = None
@@ -75,6 +80,10 @@ class Worker:
 
     def run(self) -> int:
         bus = self._pod.bus
+        if self._spec.resources.workers.stages != 1 or self._pod.settings.stage:
+            from ..stages.asking import NextStage
+
+            self._following = NextStage(self._pod.settings.index, self._pod.access, time.monotonic)
         bus.serve(TrainUnder, self._train_under)
         bus.serve(EvaluateModel, lambda request: self._evaluation.ask(request))
         bus.follow(ServersChanged, self._servers_changed)
@@ -90,23 +99,40 @@ class Worker:
         self._pod.report_by(self._report)
         if not self._connect():
             return EXIT_OK
+        if self._served is not None:
+            assert self._parameters is not None
+            return self._served.run(self._parameters, self._pod.leaving)
         self._pod.every(lambda: _HEARTBEAT_S, self._leases.beat)
         return self._train()
 
     def _join(self) -> str:
-        """Be there for a group, if the job has one; return the address where its other members reach the worker."""
-        if self._spec.resources.workers.dense != "group":
+        """Be there for a group or for stages, if the job has them; return the address where others reach the worker."""
+        settings, workers = self._pod.settings, self._spec.resources.workers
+        if settings.stage:
+            from .serving import ServedSteps
+
+            assert self._following is not None
+            self._meter = StepTimer(are_apart=True)
+            self._servers.ask()  # a part is warm only if the next stage's first layer is known
+            self._served = ServedSteps(self.program, settings, self._pod.access, self._following, self._meter)
+            return self._served.address
+        if workers.dense != "group":
             return ""
         from ..group.shared_dense import SharedDense
 
-        settings = self._pod.settings
         self._shared_dense = SharedDense(
             settings.index, self.program.layout, self._pod.access, settings.plane_address, time.monotonic
         )
         return self._shared_dense.address
 
     def _use_group(self, workers: Collection[GroupMember]) -> None:
-        """Average dense gradients with the workers that have the same devices."""
+        """Average dense gradients with the workers that have the same devices, or ask those of the next stage."""
+        if self._following is not None:
+            from ..stages.asking import Member
+
+            stage = self._pod.settings.stage + 1
+            found = {each.index: Member(each.address, each.first_layer) for each in workers if each.stage == stage}
+            self._following.use(found)
         if self._shared_dense is not None:
             device = self._pod.settings.device
             self._shared_dense.use({each.index: each.address for each in workers if each.device == device})
@@ -164,6 +190,8 @@ class Worker:
 
     def _use_data_workers(self, addresses: Collection[str]) -> None:
         assert self._data_workers is not None
+        if self._served is not None:
+            return  # what a stage needs of a batch comes with each step
         log.info("data workers: %s", ", ".join(addresses) or "none")
         self._data_workers.use(addresses)
 
@@ -193,6 +221,7 @@ class Worker:
             pipeline=self._spec.model.pipeline,
             pipeline_from_step=self._spec.model.pipeline_from_step,
             feed=self._feed,
+            stage=self._rows_stage(self._parameters),
         )
         failures = 0
         generation = 0
@@ -219,6 +248,14 @@ class Worker:
                 if failures >= _HOPELESS_SHARDS and not self._meter.steps_total:
                     raise DataError(f"the first {failures} shards all failed; the last error: {failure}")
         return EXIT_OK
+
+    def _rows_stage(self, parameters: Parameters) -> RowsStage | None:
+        if self._following is None:
+            return None
+        from ..parts import FIRST_LAYER
+        from ..stages.rows import RowsStage
+
+        return RowsStage(parameters, self._following, self.program.part(FIRST_LAYER, None))
 
     def _next(self, generation: int) -> NextShardReply | None:
         """Ask for a shard; None without an answer, or if the pod is to leave before its servers are known."""
@@ -424,6 +461,7 @@ def _reported(pod: Pod, window: Window, feed: Feed, plan_version: int, cpu_cores
         cpu_limit_cores=cpu_cores,
         memory_used_bytes=used.memory_bytes,
         memory_limit_bytes=pod.settings.memory_bytes,
+        stage=pod.settings.stage,
     )
 
 

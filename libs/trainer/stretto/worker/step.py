@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from stretto_parameters import Claim
 from stretto_pipeline.feeding import SampleRange
 from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
 
@@ -27,19 +28,21 @@ from ..errors import (
     ModelRefused,
     OwnershipUnknown,
     ProgressGap,
+    PushRefused,
     ServerLost,
     ServersReplaced,
     StaleAttempt,
 )
 from ..model.program import Program
 from ..model.reading import Prepared
+from ..stages.rows import RowsStage
+from .computing import RETRY_S, Computing, Stopping
 from .gradient_sum import GradientSum
 from .look_ahead import LOOK_AHEAD, LookAhead
 from .step_timer import StepTime, StepTimer
 
 log = logging.getLogger("stretto.worker")
 
-_RETRY_S = 0.2
 _PULL_KEPT_S = 1.0
 """A pull ahead of its shard is repeated if its shard comes later, after an evaluation for example: taste."""
 
@@ -113,6 +116,8 @@ class Trainer:
     a pull begins after the push before it is applied, so a worker's own updates are never missing.
     pipeline_from_step: steps of the job before which it is not used, every pull brings the dense parameters, and every
     batch is pushed.
+    stage: others compute what is behind the rows, and push the dense gradients; each batch is pushed then. A step that
+    none of them answers is computed here.
     """
 
     def __init__(
@@ -128,8 +133,10 @@ class Trainer:
         pipeline_from_step: int = PIPELINE_FROM_STEP,
         feed: Feed | None = None,
         look_ahead: LookAhead | None = None,
+        stage: RowsStage | None = None,
     ) -> None:
         self._program = program
+        self._computing = Computing(program, parameters, stage, keep_going)
         self._feed = feed or Feed(program)
         self._parameters = parameters
         self._batch_size = batch_size
@@ -163,7 +170,7 @@ class Trainer:
             work = replace(work, generation=self._parameters.generation)
         again = work.shard == self._begun  # the dispatcher answered with the same lease again
         self._begun = work.shard
-        offset = self._resume(work) if again or work.attempt > 1 or work.offset else 0
+        offset = _resumed(self._parameters, work, self._keep_going) if again or work.attempt > 1 or work.offset else 0
         if offset is None:
             return Stopped(work.offset)
         try:
@@ -176,22 +183,13 @@ class Trainer:
                 f"shard {work.shard}: {error}; was dataset.batch_size or model.wire.push_every changed?"
             ) from error
 
-    def _resume(self, work: Work) -> int | None:
-        """Return the offset to resume at; None if training is to stop before the servers answer."""
-        while self._keep_going():
-            try:
-                done = self._parameters.progress(work.shard, work.attempt)
-                return work.length if done >= FINISHED else min(done, work.length)
-            except (ServerLost, OwnershipUnknown) as error:
-                log.warning("%s", error)
-                time.sleep(_RETRY_S)
-        return None
-
     def _run(self, work: Work, offset: int, ahead: Work | None) -> Stopped | None:
         self._offset = offset
         try:
             self._steps(work, offset, ahead)
-        except (DataError, ModelRefused):
+        except Stopping:
+            pass
+        except (DataError, ModelRefused, PushRefused):  # of this batch: the push of the one before may be on its way
             self._settle()
             raise
         finally:
@@ -209,7 +207,8 @@ class Trainer:
         is_early = work.steps_before < self._pipeline_from_step  # when older parameters cost most
         # a group's step ends with new dense parameters, for which the next one waits
         pipeline = self._pipeline and not is_early and not self._parameters.in_group
-        places = _places(work, offset, self._batch_size, 1 if is_early else self._parameters.push_every)
+        sums = self._computing.is_alone and not is_early
+        places = _places(work, offset, self._batch_size, self._parameters.push_every if sums else 1)
         waiting, pays = GradientSum(self._program.layout), False
         ranges = _ranges(work, places)
         ranges += self._ranges_ahead(ahead, ranges)
@@ -221,7 +220,7 @@ class Trainer:
             if not is_followed:
                 self._feed.follow(ranges[1:], self._batches_ahead)
                 is_followed = True
-            pull = pull or self._parameters.begin_pull(ready.keys, is_early)
+            pull = pull or self._computing.begin_pull(ready.keys, is_early)
             coming = self._feed.take(read_s) if number + 1 < len(ranges) else None
             wanted = time.perf_counter()
             pulled = self._pulled(pull, ready.keys)
@@ -233,9 +232,10 @@ class Trainer:
             # if reading keeps pace, the next batch is ready, and its pull runs beside this step
             pull = None
             if pipeline and coming is not None and coming.done() and coming.exception() is None:
-                pull = self._parameters.begin_pull(coming.result().keys)
+                pull = self._computing.begin_pull(coming.result().keys)
             computing = time.perf_counter()
-            gradients = self._program.step(pulled.rows, ready.keys, pulled.dense, pulled.state, ready.batch)
+            claim = Claim(work.shard, work.attempt, place.begin, place.end)
+            gradients = self._computing.step(claim, work.generation, work.lineage, pulled, ready)
             computed = time.perf_counter() - computing
             self.last_loss = gradients.loss
             waiting.add(ready.keys, gradients)
@@ -323,8 +323,8 @@ class Trainer:
                 log.warning("pull: %s", error)
             if not self._keep_going():
                 return None
-            time.sleep(_RETRY_S)
-            pull = self._parameters.begin_pull(keys, is_fresh=True)
+            time.sleep(RETRY_S)
+            pull = self._computing.begin_pull(keys, is_fresh=True)
 
     def _push(self, work: Work, place: Place, waiting: GradientSum, pays: bool) -> PushResult | None:
         """Push until every column has the batches (records make repetition harmless); None if training is to stop."""
@@ -351,11 +351,23 @@ class Trainer:
                 log.warning("push: %s", error)
             if not self._keep_going():
                 return None
-            time.sleep(_RETRY_S)
+            time.sleep(RETRY_S)
 
     def close(self) -> None:
         self._pusher.shutdown(wait=False, cancel_futures=True)
         self._feed.close()
+
+
+def _resumed(parameters: Parameters, work: Work, keep_going: Callable[[], bool]) -> int | None:
+    """Return the offset to resume at; None if training is to stop before the servers answer."""
+    while keep_going():
+        try:
+            done = parameters.progress(work.shard, work.attempt)
+            return work.length if done >= FINISHED else min(done, work.length)
+        except (ServerLost, OwnershipUnknown) as error:
+            log.warning("%s", error)
+            time.sleep(RETRY_S)
+    return None
 
 
 def _places(work: Work, offset: int, batch_size: int, batches_a_push: int = 1) -> list[Place]:

@@ -49,9 +49,13 @@ class Window:
 
 
 class StepTimer:
-    """Collects the times of steps. Thread-safe; all times come from one monotonic clock."""
+    """Collects the times of steps. Thread-safe; all times come from one monotonic clock.
 
-    def __init__(self) -> None:
+    are_apart: steps do not follow one another: several run at a time, or others say when one is to be.
+    """
+
+    def __init__(self, *, are_apart: bool = False) -> None:
+        self._are_apart = are_apart
         self._lock = threading.Lock()
         self._last_s: float | None = None
         self._steps_total = self._samples_total = 0
@@ -75,7 +79,7 @@ class StepTimer:
             self._busy_s += ended_s - since
             if self._last_s is not None:
                 self._gap_s = max(self._gap_s, ended_s - since)
-            self._last_s = ended_s
+            self._last_s = None if self._are_apart else ended_s
             self._steps += 1
             self._steps_total += 1
             self._samples_total += samples

@@ -18,7 +18,7 @@ from typing import Any
 import nats
 from stretto_core.actuator import placement
 from stretto_installation.server import free_port
-from stretto_messages.actuator import GetServers, GetServersReply, ServersChanged
+from stretto_messages.actuator import GetServers, GetServersReply, GroupChanged, ServersChanged
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import (
     NextShard,
@@ -39,7 +39,7 @@ from stretto_messages.pods import (
     WorkerReported,
 )
 from stretto_messages.profiler import GetReportInterval, GetReportIntervalReply
-from stretto_messages.values import Evaluation, ParameterServer, Shard
+from stretto_messages.values import Evaluation, GroupMember, ParameterServer, Shard
 from stretto_plane import Key
 from stretto_wire.codec import decode, encode
 from stretto_wire.contract import registry
@@ -74,6 +74,10 @@ class Cluster:
         self.reports: list[Any] = []
         self.requests: list[Message] = []
         self.servers: dict[int, str] = {}
+        self.stages: dict[str, tuple[int, int]] = {}
+        """Stage and first layer of the workers of later stages."""
+        self.group: tuple[GroupMember, ...] = ()
+        self.group_version = 0
         self.version = 0
         batch = spec.dataset.batch_size * spec.dataset.batches_per_shard
         starts = range(0, spec.dataset.samples, batch)
@@ -217,6 +221,28 @@ class Cluster:
         event = ServersChanged(job=self.job, version=self.version, servers=self.server_list())
         self.run(self.nc.publish(registry.subject_of(event), encode(event)))
 
+    def announce_stages(self, *pods: str) -> None:
+        """Name the workers of later stages that are asked for steps from now on."""
+        members = list[GroupMember]()
+        for pod in pods:
+            stage, first_layer = self.stages[pod]
+            members.append(
+                GroupMember(
+                    index=int(pod.partition("-")[2]),
+                    address=self.ready(pod).address,
+                    stage=stage,
+                    first_layer=first_layer,
+                )
+            )
+        self.group_version, self.group = self.group_version + 1, tuple(members)
+        event = GroupChanged(job=self.job, version=self.group_version, workers=self.group)
+        self.run(self.nc.publish(registry.subject_of(event), encode(event)))
+
+    def launch_stage(self, pod: str, stage: int, first_layer: int) -> None:
+        """Start a worker of a later stage."""
+        self.stages[pod] = stage, first_layer
+        self.launch(pod, STRETTO_STAGE=str(stage), STRETTO_FIRST_LAYER=str(first_layer), **self.own_folder(pod))
+
     def kill(self, pod: str) -> None:
         """Kill -9 a pod, and requeue its shard as the dispatcher does."""
         self.processes[pod].send_signal(signal.SIGKILL)
@@ -268,7 +294,13 @@ class Cluster:
     def _handle(self, request: Message) -> Message:
         if isinstance(request, GetServers):
             return GetServersReply(
-                job=self.job, answer="ok", version=self.version, plan_version=1, servers=self.server_list()
+                job=self.job,
+                answer="ok",
+                version=self.version,
+                plan_version=1,
+                servers=self.server_list(),
+                group_version=self.group_version,
+                group=self.group,
             )
         if isinstance(request, NextShard):
             return self._next(request)

@@ -1,0 +1,163 @@
+"""A functional Keras model that is cut between its layers: each cut computes what the whole model does."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.slow
+
+keras = pytest.importorskip("keras")
+
+from staged import StagedJob  # noqa: E402
+from stretto.build import make_program  # noqa: E402
+from stretto.errors import ModelRefused  # noqa: E402
+from stretto.examples.dcn import DCN  # noqa: E402
+from stretto.examples.wide_deep import WideDeep  # noqa: E402
+from stretto.examples.xdeepfm import XDeepFM  # noqa: E402
+from stretto.model.program import Options, Program  # noqa: E402
+from stretto.optimizers import Clipping  # noqa: E402
+from stretto.parts import FIRST_LAYER, Given, Returned  # noqa: E402
+
+
+def stepped(program: Program, cuts: list[int], batch: Any, keys: Any, rows: Any, dense: Any, state: Any) -> Any:
+    """Return loss, gradients of rows, dense gradients and the change of the state, by parts with these cuts."""
+    layout = program.layout
+    pushed = np.zeros((layout.slices, layout.slice_length), np.float32)
+    had = np.zeros(layout.slices, int)
+    delta = np.zeros(layout.state_size, np.float32)
+    bounds = [FIRST_LAYER, *cuts, None]
+    parts = [program.part(first, until) for first, until in itertools.pairwise(bounds)]
+
+    def run(number: int, given: Given) -> Returned:
+        part = parts[number]
+        known = np.full((layout.slices, layout.slice_length), np.nan, np.float32)
+        known[part.pulled] = layout.split_dense(dense)[part.pulled]
+        values = layout.join_dense(known)
+        found = part.step(given, values, state, lambda crossing: run(number + 1, crossing), contextlib.nullcontext())
+        pushed[part.pushed] = layout.split_dense(found.dense)[part.pushed]
+        had[part.pushed] += 1
+        if len(found.state_delta):
+            delta[:] += found.state_delta
+        return found.answer
+
+    answer = run(0, Given(rows, keys, batch))
+    assert (had == 1).all(), "each slice is one part's to push"
+    assert not len(answer.shared)
+    return answer.loss, answer.rows, layout.join_dense(pushed), delta
+
+
+def equal(one: Any, other: Any) -> None:
+    """Assert that numbers agree within 1e-6 of the largest."""
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 * np.abs(other).max(initial=1e-9))
+
+
+@pytest.mark.parametrize("task", [WideDeep, DCN, XDeepFM])
+def test_parts_compute_what_the_whole_model_does(task: Any) -> None:
+    program = make_program(task(), Options(embedding_dim=16))
+    layers = len(program.layers)
+    prepared = program.prepare(0, 200)
+    chance = np.random.default_rng(7)
+    rows = tuple(chance.normal(size=(len(of), 16)).astype(np.float32) for of in prepared.keys.tables)
+    dense, state = program.initial_dense(), program.initial_state()
+    whole = program.step(rows, prepared.keys, dense, state, prepared.batch)
+    for cuts in [[cut] for cut in range(2, layers, 3)] + [[2, layers - 1], [3, layers // 2, layers - 2]]:
+        loss, of_rows, of_dense, delta = stepped(program, cuts, prepared.batch, prepared.keys, rows, dense, state)
+        assert loss == whole.loss, cuts
+        for one, other in zip((*of_rows, of_dense), (*whole.rows, whole.dense), strict=True):
+            equal(one, other)
+        assert not len(delta)
+
+
+def trained(program: Program, first_layers: list[int] | None) -> tuple[list[bytes], list[float]]:
+    """Train two shards with stages that begin at these layers; return the servers' values and the losses."""
+    job = StagedJob(program, 64, 300)
+    try:
+        trainer = job.trainer(0, None if first_layers is None else job.chain(first_layers), pipeline=False)
+        losses: list[float] = []
+        for shard in range(2):
+            assert trainer.train(job.work(shard)) is None
+            losses.append(trainer.last_loss)
+        job.check_books(range(2))
+        return job.values(np.arange(500)), losses
+    finally:
+        job.close()
+
+
+def test_one_and_two_stages_train_the_same_bits_and_three_the_same_numbers() -> None:
+    program = make_program(WideDeep(hidden="32,16"), Options(embedding_dim=16))
+    alone = trained(program, None)
+    assert trained(program, [1]) == alone
+    for first_layers in ([1, 5], [1, 4, 7]):
+        values, losses = trained(program, first_layers)
+        assert losses == pytest.approx(alone[1], rel=1e-6)
+        for one, other in zip(values, alone[0], strict=True):
+            equal(np.frombuffer(one, np.float32), np.frombuffer(other, np.float32))
+
+
+def stateful() -> Any:
+    """Return a model with states and random layers on both sides of a cut, and a tensor that skips it."""
+    rows, numeric = keras.Input((3, 4), name="rows"), keras.Input((2,), name="numeric")
+    flat = keras.layers.Flatten()(rows)
+    x = keras.layers.BatchNormalization()(keras.layers.Concatenate()([flat, numeric]))
+    x = keras.layers.Dropout(0.5, seed=1)(keras.layers.Dense(9, kernel_regularizer="l2", activation="relu")(x))
+    x = keras.layers.BatchNormalization()(keras.layers.Dense(7)(keras.layers.Concatenate()([x, flat])))
+    return keras.Model([rows, numeric], keras.layers.Dense(1)(keras.layers.Dropout(0.5, seed=2)(x)))
+
+
+def test_states_penalties_and_random_layers_are_those_of_the_whole_model() -> None:
+    for cuts in ([4], [7], [3, 6, 9]):
+        program = make_program(Small(stateful), Options(embedding_dim=4))
+        prepared = program.prepare(0, 40)
+        rows = tuple(np.linspace(-1, 1, 4 * len(of), dtype=np.float32).reshape(-1, 4) for of in prepared.keys.tables)
+        state = program.initial_state()
+        dense = np.linspace(-1, 1, program.layout.dense_size, dtype=np.float32)
+        found = stepped(program, cuts, prepared.batch, prepared.keys, rows, dense, state)
+        whole = program.step(rows, prepared.keys, dense, state, prepared.batch)
+        assert found[0] == pytest.approx(whole.loss, rel=1e-6)
+        for one, other in zip((*found[1], *found[2:]), (*whole.rows, whole.dense, whole.state_delta), strict=True):
+            equal(one, other)
+
+
+class Small:
+    """A task of 3 fields and 2 numbers."""
+
+    def __init__(self, build: Any) -> None:
+        self.build = build
+
+    def read(self, start: int, length: int) -> dict[str, Any]:
+        place = np.arange(start, start + length)
+        return {
+            "label": (place % 3 == 0).astype(np.float32),
+            "numeric": np.stack([place % 5, place % 2], axis=1).astype(np.float32),
+            "categorical": np.stack([place % 3, place % 7, place % 11], axis=1).astype(np.int64),
+        }
+
+
+def shared() -> Any:
+    rows = keras.Input((3, 4), name="rows")
+    layer = keras.layers.Dense(12)
+    return keras.Model(rows, keras.layers.Dense(1)(layer(layer(keras.layers.Flatten()(rows)))))
+
+
+@pytest.mark.parametrize(
+    ("build", "first", "until", "options", "why"),
+    [
+        (shared, 3, None, {}, "is taken by the layers \\[2, 3\\]"),
+        (shared, 1, 5, {}, "to 4 \\(dense_"),
+        (shared, 9, None, {}, "and each stage computes at least one"),
+        (shared, 2, None, {"clipping": True}, "norms of its gradients are limited"),
+    ],
+)
+def test_a_model_that_cannot_be_cut_there_is_refused(build: Any, first: int, until: Any, options: Any, why: str):
+    task = Small(build)
+    if options:
+        task.clipping = Clipping(global_norm=1.0)
+    program = make_program(task, Options(embedding_dim=4))
+    with pytest.raises(ModelRefused, match=why):
+        program.part(first, until)
+    program.part(FIRST_LAYER, None)
