@@ -29,8 +29,8 @@ MODULES = {
     ),
     "programs": ("partitioning", "home"),
     "training": (
-        *("plane", "store", "embedding_stores", "servers", "trainer", "spilling", "wire", "group", "lease_ahead"),
-        "adapted",
+        *("plane", "store", "embedding_stores", "servers", "trainer", "spilling", "wire", "group", "stages"),
+        *("lease_ahead", "adapted"),
     ),
     "state": ("moves", "checkpoint", "differences", "worker_loss", "server_loss"),
 }

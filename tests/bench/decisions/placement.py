@@ -58,21 +58,13 @@ CLAIMS = (
           above(1.0 + SAME), "cost by gpu-only, times rl-lstm's"),
     Claim("HeterPS §6.2", "it finds cheaper plans than the heuristic that splits after the first layer",
           "by up to 312.3 %", "as above", above(1.0 + SAME), "cost by heuristic, times rl-lstm's"),
-    Claim("HeterPS §3", "E1: a stage is consecutive layers on one type", "-",
-          "a live job is cut between its rows and all other layers by its planner, and where a fixed plan says so "
-          "between two of those", never, ours="one cut, live"),
-    Claim("HeterPS §5.1", "E2: a pipeline between stages, data parallelism within them", "-",
-          "replicas of a stage serve steps of several workers at once, and shards are leased: data are parallel "
-          "in each (libs/core/tests/actuator/test_stages.py)", always, ours="replicas"),
-    Claim("HeterPS Eq. 3", "E5: a stage takes the larger of computing and communication", "-",
-          "T = (sum of paths^o)^(1/o) with an o of at least 1 that is fitted (core's model/throughput.py): their sum "
-          "at 1, the larger one in the limit", never, ours="between sum and maximum"),
     Claim("HeterPS §4.1", "E6: profiles are easily obtained on one server", "wrong by up to 17.4 × for CPUs",
           "a type is profiled by one live worker; until then its speed is a guess within a factor of two. Twelve plans "
           "were not run beside their predictions", never, ours="one worker, live"),
     Claim("HeterPS §3", "E7: layers are scheduled again during the training", "-",
-          "they are: another price or speed of a type moves a running job by itself, into stages and out of them "
-          "(libs/core/tests/planner/test_mixing.py, test_staging.py)", always, ours="workers move"),
+          "workers are, and a stage with them: another price or speed of a type moves a running job by itself "
+          "(libs/core/tests/planner/test_mixing.py, test_staging.py); the next batch goes to the new members of a stage "
+          "(libs/trainer/tests/stages/test_pods.py)", always, ours="workers move, and layers"),
     Claim("HeterPS Fig. 4", "P1: provisioning is cheaper than 6 CPU cores to each card (StaRatio)", "by up to 57.9 %",
           "mean ratio of computed costs at the optimum's throughput; StaPSRatio adds 6 cores for servers, which the "
           "cost model has not", above(1.0 + SAME), RATIO),
