@@ -63,7 +63,7 @@ CLAIMS = (
           "were not run beside their predictions", never, ours="one worker, live"),
     Claim("HeterPS §3", "E7: layers are scheduled again during the training", "-",
           "workers are, and a stage with them: another price or speed of a type moves a running job by itself "
-          "(libs/core/tests/planner/test_mixing.py, test_staging.py); the next batch goes to the new members of a stage "
+          "(libs/core/tests/planner/test_mixing.py, test_staging.py); the next batch goes to a stage's new members "
           "(libs/trainer/tests/stages/test_pods.py)", always, ours="workers move, and layers"),
     Claim("HeterPS Fig. 4", "P1: provisioning is cheaper than 6 CPU cores to each card (StaRatio)", "by up to 57.9 %",
           "mean ratio of computed costs at the optimum's throughput; StaPSRatio adds 6 cores for servers, which the "
