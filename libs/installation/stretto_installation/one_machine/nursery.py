@@ -23,7 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -252,7 +252,7 @@ def _tell(told: int, number: int) -> bool:
 
 
 @contextlib.contextmanager
-def one_thread() -> Iterator[None]:
+def one_thread() -> Generator[None]:
     """Let numeric libraries that the block imports have no thread beside the one that calls them."""
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)
