@@ -48,7 +48,7 @@ from stretto_core.model.throughput import (
 )
 from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.planner.exploration import next_measurement
-from stretto_core.planner.mixing import LEAST_LOG_SD, Trial, fronts, measured_plan, trial
+from stretto_core.planner.mixing import LEAST_LOG_SD, PlanTrial, fronts, measured_plan, trial
 from stretto_core.planner.prediction import prediction
 from stretto_core.planner.staging import (
     first_stages,
@@ -490,7 +490,9 @@ class PlanMachine:
             tried.append(found.device)
         return proposed
 
-    def _trial(self, found: Trial | None, profile: JobProfile, plan: Plan, current: Verified) -> PlanProposed | None:
+    def _trial(
+        self, found: PlanTrial | None, profile: JobProfile, plan: Plan, current: Verified
+    ) -> PlanProposed | None:
         """Return the proposal of a trial that the rest of the job pays back; None if there is none."""
         if found is None:
             return None

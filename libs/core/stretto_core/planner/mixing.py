@@ -126,7 +126,7 @@ def measured_plan(fitted: ModelFitted, plan: Plan, supply: Supply, windows_min: 
     return Verified(Configuration.of(plan, fitted.batch_size), total, max(log_sd, LEAST_LOG_SD), plan.groups)
 
 
-class Trial(NamedTuple):
+class PlanTrial(NamedTuple):
     """A plan that is measured before anything else is known of it, and why. ``device``: the type that it tries."""
 
     device: str
@@ -139,7 +139,7 @@ class Trial(NamedTuple):
 
 def trial(
     problem: CandidateProblem, profile: JobProfile, current: Plan, tried: Iterable[str], refused: Sequence[Plan]
-) -> Trial | None:
+) -> PlanTrial | None:
     """Return the trial of the type that may save most at the same speed, if that is worth trying; else None.
 
     The optimistic end of the guess decides: a type that is worse even then is never tried.
@@ -161,7 +161,7 @@ def trial(
                 f" than one of the others: measure it"
             )
             throughput, log_sd = problem.workers.throughput(plan), float(problem.workers.log_sd([plan])[0])
-            best, saving = Trial(device.name, plan, reason, throughput, log_sd), saved
+            best, saving = PlanTrial(device.name, plan, reason, throughput, log_sd), saved
     return best
 
 

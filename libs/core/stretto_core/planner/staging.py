@@ -19,7 +19,7 @@ from stretto_core.model.mixed import GUESSED_SD, MixedWorkers, StageRatio, in_wo
 from stretto_core.model.pareto import NORMAL_90, CandidateProblem, PricedPlan, Verified, pareto_indices
 from stretto_core.model.throughput import Configuration
 from stretto_core.model.types import DeviceType, JobProfile, Stages
-from stretto_core.planner.mixing import MEASURED_MAX, Trial, with_one
+from stretto_core.planner.mixing import MEASURED_MAX, PlanTrial, with_one
 from stretto_core.planner.placement.optimum import exact
 from stretto_core.planner.placement.problem import DeviceType as PlacedType
 from stretto_core.planner.placement.problem import Layer, PlacementProblem
@@ -194,7 +194,7 @@ def first_stages(
     now: Verified,
     refused: Sequence[Plan],
     cost_to_beat: float,
-) -> Trial | None:
+) -> PlanTrial | None:
     """Return the plan that measures two stages: the cheapest a sample that is not slower than the present one, else
     the fastest; None unless one costs ``CHEAPER_MIN`` less than ``cost_to_beat``, the best sample cost without."""
     enough = (1 - CHEAPER_MIN) * cost_to_beat
@@ -218,7 +218,7 @@ def staged_trial(
     now: Verified,
     tried: Iterable[str],
     refused: Sequence[Plan],
-) -> Trial | None:
+) -> PlanTrial | None:
     """Return the trial of the type of devices that may save most as the second stage, if no worker was measured on it.
 
     The optimistic end of the guess decides, and one worker of the whole step measures it. A job that asks for two
@@ -247,8 +247,8 @@ def staged_trial(
     return _trial(problem, plan, reason, problem.workers.throughput(plan), device.name)
 
 
-def _trial(problem: CandidateProblem, plan: Plan, reason: str, throughput: float, device: str = "") -> Trial:
-    return Trial(device, plan, reason, throughput, float(problem.workers.log_sd([plan])[0]))
+def _trial(problem: CandidateProblem, plan: Plan, reason: str, throughput: float, device: str = "") -> PlanTrial:
+    return PlanTrial(device, plan, reason, throughput, float(problem.workers.log_sd([plan])[0]))
 
 
 def measured_ratios(workers: MixedWorkers, event: ProfileMeasured, before: Sequence[StageRatio]) -> list[StageRatio]:

@@ -7,7 +7,6 @@ bend a profile. The comparisons follow DLRover-RM section 5.2: a pod is judged b
 
 from __future__ import annotations
 
-from collections import Counter
 from statistics import median
 from typing import TypeVar
 
@@ -45,6 +44,7 @@ from stretto_core.profiler.window import (
     add_worker,
     feed_profile,
     group_profiles,
+    is_complete,
     median_times,
     miss_ratios,
     prepared_elsewhere,
@@ -291,7 +291,6 @@ class ProfilerMachine:
         if not first:
             return []
         workers = [worker_profile(pod, window) for pod, window in active]
-        places = Counter((worker.stage, worker.device) for worker in workers)
         servers = [ps_profile(pod, window) for pod, window in self._reporting("ps")]
         window_s = now - state.window_began_s
         closed = ClosedWindow(job, workers, [] if state.migrating else servers, state.batch_size, window_s)
@@ -300,8 +299,7 @@ class ProfilerMachine:
             state.plan_version == state.decided_version
             and not state.migrating
             and state.window_began_s - state.changed_at_s >= self.rules.window_s
-            and (len(workers), len(servers)) == (plan.workers, plan.ps)
-            and all(places[group.stage, group.device] == group.workers for group in plan.groups)
+            and is_complete(plan, workers, servers)
             # a window with a suspect server says nothing about the plan
             and not any(state.pods[server.pod].bad_windows for server in servers)
         )

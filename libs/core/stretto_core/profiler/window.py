@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import median
 
@@ -80,6 +80,13 @@ def group_profiles(plan: Plan, workers: Sequence[tuple[WorkerProfile, PodWindow]
         for (stage, device), found in sorted(of_places.items())
         if (stage, device) in planned
     )
+
+
+def is_complete(plan: Plan, workers: Sequence[WorkerProfile], servers: Sequence[PsProfile]) -> bool:
+    """Return True if these are the workers of each stage and type of devices, and the servers, that the plan has."""
+    there = Counter((worker.stage, worker.device) for worker in workers)
+    planned = Counter({(place.stage, place.device): count for place, count in plan.worker_places.items()})
+    return there == planned and len(servers) == plan.ps
 
 
 def ps_profile(pod: str, window: PodWindow) -> PsProfile:
