@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -354,7 +354,7 @@ class ProgramBase(BatchReader, ABC):
                 "cannot be computed by themselves: only a functional Keras model with an input 'rows' is cut between "
                 "its layers; set resources.workers.stages: 2, which cuts behind the rows"
             )
-        return WholePart(self)
+        return WholePart(cast("Program", self))
 
     # --- computation --------------------------------------------------------------------------------------
 

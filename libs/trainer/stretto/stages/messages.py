@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from stretto_parameters import Claim, InputRefused
@@ -69,7 +69,8 @@ def step_request(asked: Asked, writer: Writer) -> list[Any]:
     lineage = -1 if asked.lineage is None else asked.lineage
     head = np.array([*asked.claim, asked.worker, lineage, asked.first_layer], np.int64)
     given = asked.given
-    narrow = (replace(table, inverse=table.inverse.astype(np.int32)) for table in given.keys.tables)
+    # int32 travels: the batch has fewer unique rows; the reader widens it
+    narrow = (replace(table, inverse=cast("Any", table.inverse.astype(np.int32))) for table in given.keys.tables)
     arrays = arrays_of(Prepared(given.batch, KeyBatch(tuple(narrow))))
     return [head, asked.books.encode(), *writer.parts(arrays | _numbered("row", given.rows, "live", given.live))]
 
