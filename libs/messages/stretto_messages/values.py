@@ -297,10 +297,11 @@ class Plan(Record):
         """Raise InvalidValue unless each stage up to the last has workers, and begins after the one before it."""
         begins = sorted({(place.stage, place.first_layer) for place in self.worker_places})
         stages, layers = [stage for stage, _ in begins], [layer for _, layer in begins]
-        if stages != [*range(self.stages)] or layers != sorted({*layers}) or layers[0]:
+        if stages != [*range(self.stages)] or layers != sorted({*layers}) or layers[:2] != [0, 1]:
             raise InvalidValue(
                 f"workers are of the (stage, first_layer) {begins}; give each stage from 0 on at least one worker and "
-                "one first_layer: stage 0 the 0, each later stage a higher one than the stage before"
+                "one first_layer: stage 0 has the rows, 0; stage 1 begins behind them, at 1; each later stage begins "
+                "after the stage before"
             )
 
     @property

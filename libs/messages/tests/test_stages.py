@@ -32,6 +32,7 @@ def test_a_plan_of_stages_counts_its_workers_by_place_and_pays_units() -> None:
         pytest.param((1, replace(COMPUTES, first_layer=0)), id="it begins where stage 0 does"),
         pytest.param((1, COMPUTES, replace(LAST, first_layer=1)), id="both begin at one layer"),
         pytest.param((1, COMPUTES, replace(COMPUTES, device="c", first_layer=2)), id="a stage begins at two layers"),
+        pytest.param((1, replace(COMPUTES, first_layer=2)), id="stage 0 has layers behind the rows"),
         pytest.param((1, replace(READS, first_layer=1), COMPUTES), id="stage 0 begins after the rows"),
     ],
 )
