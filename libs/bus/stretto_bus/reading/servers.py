@@ -145,8 +145,8 @@ def loss_of_power(servers: Sequence[BusServer], replicas: int) -> str:
     slowest = max(servers, key=lambda each: each.interval_s)
     if slowest.interval_s:
         return (
-            f"{event} may cost what was accepted in the last {slowest.interval_s:g} s, when {slowest.name} has not "
-            "synced yet; with sync_interval always it costs nothing"
+            f"{event} may cost what was accepted in the last {slowest.interval_s:g} s: the NATS server {slowest.name} "
+            "syncs that often; with sync_interval always it costs nothing"
         )
     older = [each for each in servers if replicas > 1 and each.version < SYNCS_RAFT_LOGS]
     if older:
