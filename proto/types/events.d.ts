@@ -184,7 +184,7 @@ export interface CompletedBooks {
   partial?: Array<PartialShard>;
   /** Samples of such shards beyond both lists, which cannot be proven. */
   unproven?: number;
-  /** Samples handed out again for columns that came back from a checkpoint; each counts once, as any other. */
+  /** Samples handed out again: for columns that came back from a checkpoint, and then each counts once, as any other; or, where workers run a program, of shards in which a worker was lost: at most so many reached the program twice. */
   samples_recomputed?: number;
 }
 
@@ -526,14 +526,16 @@ export interface JobProgressed {
   samples_recomputed?: number;
 }
 
-/** A training job. Only ``name``, ``model.entry`` and the samples of ``dataset`` have to be stated. */
+/** A training job. Only ``name``, ``model.entry`` and the samples of ``dataset`` have to be stated. A job that runs a program of its own states ``program.command`` instead of ``model.entry``. */
 export interface JobSpec {
   /** version of the job file's format */
   api?: "stretto/v1";
   /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
   name: string;
-  /** the training code and its parameters */
+  /** the training code and its parameters; left out beside `program` */
   model: ModelSpec;
+  /** a program of your own that the workers run instead of a model; there are no parameter servers */
+  program?: ProgramSpec | null;
   /** the samples, their shards and their order */
   dataset: DatasetSpec;
   /** keys that get a row in an embedding table, and how long it stays */
@@ -799,7 +801,7 @@ export interface PartialShard {
 export interface Plan {
   /** Number of workers, those of ``groups`` among them. */
   workers: number;
-  /** Number of parameter servers. */
+  /** Number of parameter servers. A job that runs a program has none: its plans say 1, of 0.001 cores and 1 MiB. */
   ps: number;
   /** CPU cores of one worker. */
   worker_cpu_cores: number;
@@ -986,6 +988,18 @@ export interface ProfileMeasured {
   groups?: Array<GroupProfile>;
 }
 
+/** A program that each worker runs instead of a model; it knows of Stretto by ``stretto.agent``, or not at all. */
+export interface ProgramSpec {
+  /** the command and its arguments, as in [python, train.py]; no shell reads it */
+  command: Array<string>;
+  /** the folder in which it runs, where the pods are; null: the pod's own, which is empty */
+  path?: string | null;
+  /** live: workers come and go while the others' programs run on; none: their number never changes, so that resources.workers.count states one */
+  resize?: "live" | "none";
+  /** 0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, leased: the program takes the numbers of its samples from stretto.agent.samples. Without a dataset it is 0 */
+  level?: 0 | 1;
+}
+
 /** Forecast of the memory of one parameter server (DLRover-RM section 5.3). */
 export interface PsForecast {
   /** role and number; a number is never used again within a job */
@@ -1125,7 +1139,7 @@ export interface ResourceSpec {
   initial?: {
     /** Number of workers, those of ``groups`` among them. */
     workers: number;
-    /** Number of parameter servers. */
+    /** Number of parameter servers. A job that runs a program has none: its plans say 1, of 0.001 cores and 1 MiB. */
     ps: number;
     /** CPU cores of one worker. */
     worker_cpu_cores: number | string;

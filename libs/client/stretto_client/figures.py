@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from stretto_messages.base import three_digits
+from stretto_messages.values import NO_SERVERS
 
 _BARS = "▁▂▃▄▅▆▇█"
 
@@ -97,9 +98,8 @@ def plan(value: dict[str, Any] | None) -> str:
     workers = workers * (on_cores > 0 or not groups) + [
         f"{each['workers']} × worker on {each['device']}" for each in groups
     ]
-    return (
-        f"{'  '.join(workers)}  {value['ps']} × ps ({cores(value['ps_cpu_cores'])}, {size(value['ps_memory_bytes'])})"
-    )
+    servers = f"{value['ps']} × ps ({cores(value['ps_cpu_cores'])}, {size(value['ps_memory_bytes'])})"
+    return "  ".join([*workers, *[servers] * _has_servers(value)])
 
 
 def short_plan(value: dict[str, Any] | None) -> str:
@@ -110,7 +110,12 @@ def short_plan(value: dict[str, Any] | None) -> str:
     on_cores = value["workers"] - sum(group["workers"] for group in groups)
     workers = [f"{on_cores}w×{value['worker_cpu_cores']:g}"] * (on_cores > 0 or not groups)
     workers += [f"{each['workers']}w {each['device']}" for each in groups]
-    return f"{' '.join(workers)} {value['ps']}ps×{value['ps_cpu_cores']:g} {size(value['ps_memory_bytes'])}"
+    servers = f"{value['ps']}ps×{value['ps_cpu_cores']:g} {size(value['ps_memory_bytes'])}"
+    return " ".join([*workers, *[servers] * _has_servers(value)])
+
+
+def _has_servers(value: dict[str, Any]) -> bool:
+    return (value["ps"], value["ps_cpu_cores"], value["ps_memory_bytes"]) != NO_SERVERS
 
 
 def interval(value: dict[str, float] | None, form: str = "{:,.0f}") -> str:

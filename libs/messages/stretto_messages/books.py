@@ -159,7 +159,8 @@ class CompletedBooks(Record):
     unproven: Count = 0
     """Samples of such shards beyond both lists, which cannot be proven."""
     samples_recomputed: Count = 0
-    """Samples handed out again for columns that came back from a checkpoint; each counts once, as any other."""
+    """Samples handed out again: for columns that came back from a checkpoint, and then each counts once, as any other;
+    or, where workers run a program, of shards in which a worker was lost: at most so many reached the program twice."""
 
 
 def partly_done(books: CompletedBooks) -> list[tuple[int, int]]:

@@ -167,6 +167,8 @@ DeviceName = Annotated[
     Doc("name of a type of devices of the installation: lower-case letters, digits and hyphens, at most 40"),
 ]
 Device = Annotated[str, MaxLen(40), Doc("type of devices of a worker; empty: the cluster's own cores")]
+NO_SERVERS = (1, 0.001, 2**20)
+"""Number, cores and bytes of parameter servers in the plan of a job that has none: no server could run so small."""
 GROUPS_MAX = 2
 """Most groups of workers on devices of one plan. With three, a front over them is too large to search exactly."""
 STAGES_MAX = 3
@@ -252,7 +254,7 @@ class Plan(Record):
     workers: Annotated[int, Ge(0), Le(WORKERS_MAX)]
     """Number of workers, those of ``groups`` among them."""
     ps: Annotated[int, Ge(1), Le(PS_MAX)]
-    """Number of parameter servers."""
+    """Number of parameter servers. A job that runs a program has none: its plans say 1, of 0.001 cores and 1 MiB."""
     worker_cpu_cores: Annotated[float, Ge(0.001), Le(1024)]
     """CPU cores of one worker."""
     ps_cpu_cores: Annotated[float, Ge(0.001), Le(1024)]
@@ -303,6 +305,11 @@ class Plan(Record):
                 "one first_layer: stage 0 has the rows, 0; stage 1 begins behind them, at 1; each later stage begins "
                 "after the stage before"
             )
+
+    @property
+    def servers(self) -> int:
+        """Number of parameter servers that run: v1 of the messages has no plan with 0 of them, and a mark instead."""
+        return 0 if (self.ps, self.ps_cpu_cores, self.ps_memory_bytes) == NO_SERVERS else self.ps
 
     @property
     def cpu_workers(self) -> int:
@@ -372,10 +379,8 @@ class Plan(Record):
             f" on {group.device}"
             for group in self.groups
         ]
-        return (
-            f"{', '.join(workers * (self.cpu_workers > 0 or not of_groups) + of_groups)},"
-            f" {self.ps} PS x {self.ps_cpu_cores:g} cores / {self.ps_memory_bytes / GIB:.2f} GiB"
-        )
+        servers = [f"{self.ps} PS x {self.ps_cpu_cores:g} cores / {self.ps_memory_bytes / GIB:.2f} GiB"]
+        return ", ".join(workers * (self.cpu_workers > 0 or not of_groups) + of_groups + servers * (self.servers > 0))
 
 
 PLAN_FIELDS = ("workers", "ps", "worker_cpu_cores", "ps_cpu_cores", "worker_memory_bytes", "ps_memory_bytes")

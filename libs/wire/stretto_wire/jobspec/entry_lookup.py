@@ -22,6 +22,8 @@ def faults_of_entry(spec: JobSpec) -> list[Finding]:
     Code that a worker fetches or installs at its start, and files of the specification, are not looked into.
     """
     model = spec.model
+    if spec.program is not None:
+        return _faults_of_path(spec.program.path)
     if model.code is not None or model.requirements or spec.files:
         return []
     if model.path is not None and not os.path.isabs(model.path):
@@ -41,6 +43,13 @@ def faults_of_entry(spec: JobSpec) -> list[Finding]:
         return []
     public = ", ".join(sorted(each for each in names if not each.startswith("_"))[:20])
     return [finding(("model", "entry"), model.entry, f"{found} has no {name}; it has {public or 'no names'}")]
+
+
+def _faults_of_path(path: str | None) -> list[Finding]:
+    if path is None or (os.path.isabs(path) and os.path.isdir(path)):
+        return []
+    remedy = "there is no such folder where the pods run" if os.path.isabs(path) else "an absolute path"
+    return [finding(("program", "path"), path, remedy)]
 
 
 def _module(parts: Sequence[str], folders: Sequence[str]) -> str | None:

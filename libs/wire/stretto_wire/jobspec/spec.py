@@ -33,6 +33,7 @@ from stretto_messages.values import (
 
 from ..errors import WireError
 from ..findings import Marks, finding, place_of
+from ..program import ProgramSpec, check_part, check_program, completed
 from ..quantities import BYTES, CORES, IN_BYTES, IN_CORES, IN_PLAN, IN_SECONDS, SECONDS
 from .devices import DevicesAsked
 from .extended import Name as ExtendedName
@@ -639,11 +640,19 @@ class NetworkSpec(Spec):
 
 
 class JobSpec(Spec):
-    """A training job. Only ``name``, ``model.entry`` and the samples of ``dataset`` have to be stated."""
+    """A training job. Only ``name``, ``model.entry`` and the samples of ``dataset`` have to be stated.
+
+    A job that runs a program of its own states ``program.command`` instead of ``model.entry``.
+    """
 
     api: Literal["stretto/v1"] = Field(default="stretto/v1", description="version of the job file's format")
     name: JobId
-    model: ModelSpec = Field(description="the training code and its parameters")
+    model: ModelSpec = Field(description="the training code and its parameters; left out beside `program`")
+    program: ProgramSpec | None = Field(
+        default=None,
+        validate_default=True,
+        description="a program of your own that the workers run instead of a model; there are no parameter servers",
+    )
     dataset: DatasetSpec = Field(description="the samples, their shards and their order")
     rows: RowSpec = Field(
         default=RowSpec.model_construct(),
@@ -703,6 +712,24 @@ class JobSpec(Spec):
     best: BestSpec | None = Field(
         default=None, description="which model of the job is the best one; its checkpoint is kept, training may stop"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _complete(cls, document: Any) -> Any:
+        return completed(document)
+
+    @field_validator("program")
+    @classmethod
+    def _runs_one(cls, program: ProgramSpec | None, info: ValidationInfo) -> ProgramSpec | None:
+        check_program(program, info.data.get("model"))
+        return program
+
+    @field_validator("dataset", "rows", "resources", "checkpoint", "evaluate", "best")
+    @classmethod
+    def _fits_the_program(cls, part: Any, info: ValidationInfo) -> Any:
+        if "program" in info.data:
+            check_part(str(info.field_name), part, info.data["program"])
+        return part
 
     @field_validator("dataset")
     @classmethod

@@ -117,7 +117,8 @@ def _size(unit: str, role: str, old: float, new: float) -> str:
 
 def _count(plan: Plan) -> str:
     on_devices = "".join(f", {group.workers} of them on {group.device}," for group in plan.groups)
-    return f"{counted(plan.workers, 'worker')}{on_devices} and {counted(plan.ps, 'parameter server')}"
+    servers = f" and {counted(plan.servers, 'parameter server')}" if plan.servers else ""
+    return f"{counted(plan.workers, 'worker')}{on_devices}{servers}"
 
 
 def _percent(share: float) -> str:

@@ -1,0 +1,128 @@
+"""A job whose workers run a program of the user's instead of a model of Stretto's, and what such a job cannot state."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Field, StringConstraints
+from stretto_messages.values import NO_SERVERS
+
+from .jobspec.part import Spec
+
+NO_MODEL = "stretto.program:NO_MODEL"
+"""The ``model.entry`` of a job that runs a program; nothing loads it."""
+_SERVERS: dict[str, Any] = {
+    name: {"min": value, "max": value} for name, value in zip(("count", "cpu_cores", "memory"), NO_SERVERS, strict=True)
+}
+"""The ``resources.ps`` of a job that runs a program."""
+_IN_PLAN: dict[str, Any] = dict(zip(("ps", "ps_cpu_cores", "ps_memory_bytes"), NO_SERVERS, strict=True))
+PROMISES = {
+    0: "level 0, watched: the program is run again if its worker is lost; nothing is promised about its data",
+    1: "level 1, leased: no sample is lost, and at most one shard is repeated for each lost worker, and counted",
+}
+"""Promises of Stretto to a program, by the level of its job."""
+_ONE_RUN = {"samples": 1, "batch_size": 1, "batches_per_shard": 1, "shuffle": False}
+"""The data of a program that is only watched: the run itself is leased, to one worker."""
+_OF_SHARDS = ("partitions", "growing", "evaluate_first", "held_out")
+
+
+class ProgramSpec(Spec):
+    """A program that each worker runs instead of a model; it knows of Stretto by ``stretto.agent``, or not at all."""
+
+    command: Annotated[
+        tuple[Annotated[str, StringConstraints(min_length=1, max_length=4000)], ...],
+        Field(
+            strict=False,
+            min_length=1,
+            max_length=200,
+            description="the command and its arguments, as in [python, train.py]; no shell reads it",
+        ),
+    ]
+    path: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = Field(
+        default=None, description="the folder in which it runs, where the pods are; null: the pod's own, which is empty"
+    )
+    resize: Literal["live", "none"] = Field(
+        default="live",
+        description="live: workers come and go while the others' programs run on; none: their number never changes, so "
+        "that resources.workers.count states one",
+    )
+    level: Literal[0, 1] = Field(
+        default=1,
+        description="0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, "
+        "leased: the program takes the numbers of its samples from stretto.agent.samples. Without a dataset it is 0",
+    )
+
+
+def completed(document: Any) -> Any:
+    """Return a job file with a program, with the parts that are the same in all such jobs where it leaves them out."""
+    if not isinstance(document, dict) or not isinstance(document.get("program"), dict):
+        return document
+    given = cast("dict[str, Any]", document)
+    program = cast("dict[str, Any]", given["program"])
+    resources = given.get("resources", {})
+    if "dataset" not in given and "level" not in program:
+        program = {**program, "level": 0}
+    if program.get("level") == 0:
+        given = {"dataset": _ONE_RUN, **given}
+    if isinstance(resources, dict):
+        alone = {"workers": {"count": {"min": 1, "max": 1}}} if program.get("level") == 0 else {}
+        resources = {"ps": _SERVERS, "data": {"mode": "off"}, **alone, **cast("dict[str, Any]", resources)}
+        if isinstance(resources.get("initial"), dict):
+            resources["initial"] = {**_IN_PLAN, **resources["initial"]}
+    return {
+        "model": {"entry": NO_MODEL},
+        "checkpoint": {"every_s": None},
+        **given,
+        "program": program,
+        "resources": resources,
+    }
+
+
+def check_program(program: ProgramSpec | None, model: Any) -> None:
+    """Refuse a job with a program and a model, or with neither. Raises ValueError, with the remedy."""
+    has_model = model is not None and model.entry != NO_MODEL
+    if program is not None and has_model:
+        raise ValueError("a job runs a program or trains a model: leave program out, or model")
+    if program is None and model is not None and not has_model:
+        raise ValueError("a command, as in {command: [python, train.py]}; or name the model's own code in model.entry")
+
+
+def check_part(name: str, part: Any, program: ProgramSpec | None) -> None:
+    """Refuse what a job with a program cannot have, or one without must have. Raises ValueError, with the remedy."""
+    if program is None:
+        if name == "resources" and not (part.least.servers and (part.initial is None or part.initial.servers)):
+            raise ValueError("more than 1 MiB for a parameter server: none runs in so little")
+        return
+    if name == "dataset":
+        _check_dataset(part, program)
+    elif name == "resources":
+        _check_resources(part, program)
+    elif name == "checkpoint" and (part.every_s is not None or part.url or part.restore_from):
+        raise ValueError("leave checkpoint out beside program: the program keeps its own parameters")
+    elif name in ("rows", "evaluate", "best") and part not in (None, 0, type(part)()):
+        raise ValueError(f"leave {name} out beside program: it is of models that Stretto trains")
+
+
+def _check_dataset(data: Any, program: ProgramSpec) -> None:
+    if named := [field for field in _OF_SHARDS if getattr(data, field)]:
+        raise ValueError(f"samples in place of {named[0]}: programs lease numbers from 0 to samples alone")
+    if program.level == 0 and (data.samples, data.batch_size) != (1, 1):
+        raise ValueError("leave dataset out at level 0, or state program.level 1 and read stretto.agent.samples")
+
+
+def _check_resources(resources: Any, program: ProgramSpec) -> None:
+    count, initial = resources.workers.count, resources.initial
+    if resources.least.servers or resources.most.servers or resources.ps.extended:
+        raise ValueError("leave ps out beside program: there are no parameter servers")
+    if resources.data.mode != "off":
+        raise ValueError("leave data out beside program: data workers prepare batches for models alone")
+    if resources.workers.devices or resources.workers.dense != "servers":
+        raise ValueError("leave workers.devices and workers.dense out beside program; workers.extended may be stated")
+    if initial is not None and (initial.servers or initial.groups):
+        raise ValueError("leave ps, ps_cpu_cores, ps_memory_bytes and groups out of initial beside program")
+    if program.level == 0 and count.max != 1:
+        raise ValueError("workers.count of 1 at level 0: each worker would run all of the program")
+    if program.resize == "none" and count.min != count.max:
+        raise ValueError(
+            f"workers.count with min = max beside program.resize none, instead of {count.min} and {count.max}"
+        )

@@ -1,0 +1,73 @@
+"""Job files with a program: what is filled in, and what is refused with its remedy."""
+
+from __future__ import annotations
+
+import pytest
+from stretto_wire import JobSpec, WireError
+from stretto_wire.jobspec.entry_lookup import faults_of_entry
+from stretto_wire.jobspec.jobfile import read_job
+
+PROGRAM = "name: a\nprogram: {command: [python, train.py]}\n"
+LEASED = PROGRAM + "dataset: {samples: 1000, batch_size: 10}\n"
+
+
+def test_a_program_has_no_servers_and_keeps_its_own_parameters() -> None:
+    spec = read_job(LEASED)
+    assert spec.program is not None
+    assert (spec.program.level, spec.resources.least.servers, spec.resources.most.servers) == (1, 0, 0)
+    assert (spec.checkpoint.every_s, spec.resources.data.mode, spec.dataset.samples) == (None, "off", 1000)
+    assert JobSpec.model_validate_json(spec.model_dump_json()) == spec, "what is filled in is accepted again"
+
+
+def test_a_program_without_a_dataset_is_one_run_of_one_worker() -> None:
+    spec = read_job(PROGRAM)
+    assert spec.program is not None
+    assert (spec.program.level, spec.dataset.samples, spec.resources.most.workers) == (0, 1, 1)
+    assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "remedy"),
+    [
+        (LEASED + "model: {entry: 'm:M'}", "program", "leave program out, or model"),
+        ("name: a\nmodel: {entry: 'stretto.program:NO_MODEL'}\ndataset: {samples: 5}", "program", "a command, as in"),
+        ("name: a\ndataset: {samples: 5}", "model", "left out beside `program`"),
+        ("name: a\nprogram: {command: []}\ndataset: {samples: 5}", "program.command", "the command and its arguments"),
+        (LEASED.replace("]}", "], resize: restart}"), "program.resize", "live, none"),
+        (LEASED.replace("]}", "], resize: none}"), "resources", "min = max"),
+        (PROGRAM.replace("]}", "], level: 1}"), "dataset", "has to be stated"),
+        (LEASED.replace("]}", "], level: 0}"), "dataset", "leave dataset out at level 0"),
+        (PROGRAM + "resources: {workers: {count: {max: 2}}}", "resources", "workers.count of 1 at level 0"),
+        (LEASED + "resources: {ps: {count: {max: 3}}}", "resources", "leave ps out beside program"),
+        (LEASED + "resources: {data: {mode: always, count: 1}}", "resources", "leave data out beside program"),
+        (LEASED + "resources: {workers: {dense: group}}", "resources", "leave workers.devices and workers.dense out"),
+        (LEASED + "checkpoint: {every_s: 5}", "checkpoint", "the program keeps its own parameters"),
+        (LEASED + "evaluate: 5", "evaluate", "leave evaluate out beside program"),
+        (LEASED + "rows: {admit: 2}", "rows", "leave rows out beside program"),
+        (PROGRAM + "dataset: {growing: true}", "dataset", "samples in place of growing"),
+        (
+            "name: a\nmodel: {entry: 'm:M'}\ndataset: {samples: 5}\n"
+            "resources: {ps: {cpu_cores: {min: 1m}, memory: {min: 1Mi}}}",
+            "resources",
+            "more than 1 MiB for a parameter server",
+        ),
+        (
+            LEASED + "resources: {initial: {workers: 1, ps: 2, worker_cpu_cores: 1, worker_memory_bytes: 1Gi}}",
+            "resources",
+            "leave ps,",
+        ),
+    ],
+)
+def test_what_a_program_cannot_have_is_refused_with_its_remedy(text: str, field: str, remedy: str) -> None:
+    with pytest.raises(WireError) as caught:
+        read_job(text)
+    told = {one.field: one.remedy for one in caught.value.findings}
+    assert remedy in told[field]
+
+
+def test_a_folder_that_is_not_there_is_told_before_any_pod_looks() -> None:
+    spec = read_job(LEASED.replace("]}", "], path: /nowhere/at/all}"))
+    assert [str(each) for each in faults_of_entry(spec)] == [
+        "program.path = /nowhere/at/all: there is no such folder where the pods run"
+    ]
+    assert faults_of_entry(read_job(LEASED)) == []
