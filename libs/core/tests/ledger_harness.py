@@ -24,11 +24,12 @@ class LedgerHarness:
         epochs: int = 1,
         partitions: tuple[DataPartition, ...] = (),
         held_out: HeldOut | None = None,
+        runs_program: bool = False,
         **settings: float,
     ) -> None:
         self.ledger = ShardLedger(None, LedgerSettings(**settings))
         self.now, self.requests, self.facts = 1000.0, 0, list[Any]()
-        self.tell(JobOpened(JOB, data, epochs, 3, partitions, held_out))
+        self.tell(JobOpened(JOB, data, epochs, 3, partitions, held_out, runs_program=runs_program))
 
     def tell(self, event: Any) -> Any:
         reply = None

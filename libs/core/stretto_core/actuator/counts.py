@@ -61,6 +61,25 @@ def job_finished(samples_total: int, completed: JobCompleted, taken: CountsTaken
     )
 
 
+def job_finished_of_program(samples_total: int, completed: JobCompleted, taken: CountsTaken) -> JobFinished:
+    """Take the ledger's word: a shard is done when its worker says so, and nothing else counts samples.
+
+    ``samples_total``: of the job's specification. The samples that lost workers may have trained twice are in the
+    completed job's books.
+    """
+    expected = samples_total - completed.samples_abandoned
+    return JobFinished(
+        job=completed.job,
+        samples_expected=expected,
+        samples_applied=completed.samples,
+        samples_lost=max(0, expected - completed.samples),
+        samples_repeated=0,
+        repeats_recognised=0,
+        rows=0,
+        evaluation=taken.evaluation,
+    )
+
+
 def _sum(checksums: Sequence[str]) -> str:
     """Add hexadecimal checksums modulo 2^64; empty when a server gave none."""
     try:

@@ -140,6 +140,8 @@ def _not_evaluated(state: ActuatorState, taken: CountsTaken) -> Shortfall | None
 
 
 def _trained_again(state: ActuatorState, completed: JobCompleted) -> Shortfall | None:
+    if state.runs_program:
+        return _perhaps_repeated(completed)
     samples = state.samples_undone + (completed.books.samples_recomputed if completed.books else 0)
     if not samples and not state.returned_to:
         return None
@@ -150,6 +152,21 @@ def _trained_again(state: ActuatorState, completed: JobCompleted) -> Shortfall |
         detail=bounded(
             f"parameters were lost and came back from a checkpoint{returned}; known to have been trained again, and to "
             f"count once: {counted(samples, 'sample')}"
+        ),
+        lacking=False,
+    )
+
+
+def _perhaps_repeated(completed: JobCompleted) -> Shortfall | None:
+    samples = completed.books.samples_recomputed if completed.books else 0
+    if not samples:
+        return None
+    return Shortfall(
+        kind="trained-again",
+        words=f"at most {counted(samples, 'sample')} twice",
+        detail=bounded(
+            f"workers were lost in the middle of a shard: at most {counted(samples, 'sample')} reached the program a "
+            "second time (at level 1, leased, no more is promised)"
         ),
         lacking=False,
     )
@@ -171,7 +188,7 @@ def _without_data_workers(state: ActuatorState) -> Shortfall | None:
 
 
 def _not_exportable(state: ActuatorState) -> Shortfall | None:
-    if state.final_checkpoint:
+    if state.final_checkpoint or state.runs_program:
         return None
     return Shortfall(
         kind="no-export",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from stretto_messages.actuator import PodExited
 
-from stretto_core.actuator.state import ActuatorState, Pod
+from stretto_core.actuator.ending import fail
+from stretto_core.actuator.state import ActuatorState, Facts, Pod
 
 USER_ERROR = 3
 """Exit code of a pod whose user's code or data failed."""
@@ -58,6 +59,14 @@ def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str |
     if failures > PLATFORM_FAILURES:
         return f"{what}; {failures} {pod.role} pods in a row died within {STABLE_S:g} s of their start{detail}"
     return f"{what}; {crashed}{detail}" if crashed else None
+
+
+def program_ended(state: ActuatorState, event: PodExited) -> Facts:
+    """Take note of a program that ended after the last sample; one that failed there may not have kept its result."""
+    if event.exit_code != USER_ERROR:
+        return []
+    why = event.detail.rpartition(f"exit {event.exit_code}: ")[2]
+    return fail(state, f"the program of {event.pod} failed after the last sample{f': {why}' if why else ''}")
 
 
 def _too_many_user_failures(state: ActuatorState, what: str, detail: str) -> str | None:

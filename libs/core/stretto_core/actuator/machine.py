@@ -24,7 +24,7 @@ from stretto_messages.profiler import HotPsCleared, HotPsDetected
 from stretto_messages.values import SAMPLES_MAX
 
 from stretto_core.actuator import data_workers, failures, hot, migrations, pods, servers
-from stretto_core.actuator.counts import job_finished
+from stretto_core.actuator.counts import job_finished, job_finished_of_program
 from stretto_core.actuator.ending import end, fail, fail_beyond_samples_given_up, fail_without_metric, shortfalls
 from stretto_core.actuator.observations import (
     BucketsClaimed,
@@ -145,7 +145,8 @@ class ActuatorMachine:
             case CheckpointFailed():
                 return self._checkpoint_failed(event, now)
             case CountsTaken() if state.phase == "completing" and state.completed is not None:
-                finished = job_finished(state.samples_total, state.completed, event)
+                count = job_finished_of_program if state.runs_program else job_finished
+                finished = count(state.samples_total, state.completed, event)
                 end(state, "finished")
                 return [replace(finished, shortfalls=shortfalls(state, state.completed, event))]
             case JobCancelled() if not state.ended:
@@ -170,6 +171,9 @@ class ActuatorMachine:
         state.worker_memory_max_bytes = event.worker_memory_max_bytes
         state.data = event.data
         state.averages_dense = event.averages_dense
+        state.runs_program = event.runs_program
+        if event.runs_program:  # there are no parameters to place before workers can start
+            state.layout = "ready"
 
     def _plan_decided(self, event: PlanDecided, now: float) -> Facts:
         state = self.state
@@ -281,6 +285,8 @@ class ActuatorMachine:
         state.weights.pop(pod.name, None)
         if asked or state.phase not in ("active", "completing"):
             return facts
+        if state.runs_program and state.phase == "completing":
+            return facts + failures.program_ended(state, event)
         if reason := failures.count(state, pod, event, now):
             return facts + fail(state, reason)
         if pod.role == "ps":

@@ -110,7 +110,7 @@ def _wanted(state: ActuatorState, role: Role) -> int:
         return data_workers.wanted(state)
     if state.phase == "completing":  # only the pods that the conclusion needs
         return len(state.of_role("ps"))
-    return state.plan.ps
+    return state.plan.servers
 
 
 def _size(state: ActuatorState, role: Role, place: WorkerPlace) -> tuple[float, int]:

@@ -54,6 +54,8 @@ class JobOpened:
     data: DataWorkers = NO_DATA_WORKERS
     averages_dense: bool = False
     """Workers average dense gradients, and have to know each other. So have those of stages, whoever asks for them."""
+    runs_program: bool = False
+    """Workers run a program of the user's: there are no parameter servers, and a worker ends when its program does."""
 
 
 @dataclass(slots=True)
@@ -164,6 +166,7 @@ class ActuatorState:
     """How the last data worker died."""
     data_published: tuple[DataWorker, ...] = ()
 
+    runs_program: bool = False
     averages_dense: bool = False
     group_version: int = 0
     """Version of the last GroupChanged."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from stretto_core.actuator.placement import claim
 from stretto_core.actuator.state import ActuatorState, MigrationCause, Pod
 
+PROGRAM_END_S = 600.0
+"""Seconds after the last sample within which a program may end by itself; then its worker is asked to leave."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rebalance:
@@ -58,7 +61,10 @@ def next_steps(state: ActuatorState, now: float) -> Steps:
         empty=tuple(pod for pod in ordered if pod.phase == "running" and pod.emptying),
         claim=_claim(state),
         rebalance=_rebalance(state),
-        conclude=state.phase == "completing" and state.rebalance is None and state.layout == "ready",
+        conclude=state.phase == "completing"
+        and state.rebalance is None
+        and state.layout == "ready"
+        and not _program_ends(state, now),
         converged=state.plan_version if converged(state) else None,
         retry_at_s=min(later, default=None),
     )
@@ -73,8 +79,14 @@ def converged(state: ActuatorState) -> bool:
     staying = all(pod.phase == "running" and not (pod.leaving or pod.relieved) for pod in planned)
     settled = staying and not any(map(_needs_resize, planned))
     workers = Counter(pod.place for pod in state.of_role("worker"))
-    counts = workers == Counter(plan.worker_places) and len(state.of_role("ps")) == plan.ps
+    counts = workers == Counter(plan.worker_places) and len(state.of_role("ps")) == plan.servers
     return settled and counts and state.layout == "ready" and state.rebalance is None
+
+
+def _program_ends(state: ActuatorState, now: float) -> bool:
+    """Return True while programs may still do what they do after the last sample, such as to save a model."""
+    runs = any(pod.phase == "running" for pod in state.of_role("worker"))
+    return state.runs_program and runs and now - state.completed_at_s < PROGRAM_END_S
 
 
 def _needs_resize(pod: Pod) -> bool:
@@ -112,7 +124,7 @@ def all_servers_run(state: ActuatorState) -> bool:
     """Return True if the plan's parameter servers all run, and none is still to be emptied."""
     servers = state.of_role("ps")
     run = all(pod.phase == "running" and not pod.emptying for pod in servers)
-    return state.plan is not None and len(servers) == state.plan.ps and run
+    return state.plan is not None and len(servers) == state.plan.servers and run
 
 
 def _rebalance(state: ActuatorState) -> Rebalance | None:

@@ -27,6 +27,8 @@ class JobOpened:
     """Samples of each window that are evaluated before it is trained; 0: the data have no windows."""
     best: Best | None = None
     """How the best evaluation is found; it is not found yet."""
+    runs_program: bool = False
+    """No parameter server recognises a sample that is trained twice: what lost workers may have trained is counted."""
 
 
 @dataclass(frozen=True, slots=True)

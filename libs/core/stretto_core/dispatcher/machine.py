@@ -185,6 +185,7 @@ class ShardLedger:
         state.job, state.book = event.job, Book(source)
         state.shard_failures_max = event.shard_failures_max
         state.best = event.best
+        state.runs_program = event.runs_program
         if event.held_out is not None:
             state.held_out, state.evaluate_at = event.held_out, event.held_out.every
         state.opened_at_s = state.progress_at_s = now
@@ -574,6 +575,8 @@ class ShardLedger:
         if shard.held_out:
             return []
         self.state.requeued_total += 1
+        if self.state.runs_program:
+            self.state.samples_recomputed += perhaps_repeated(shard, reason, book.data.batch_size)
         if not self.state.may_tell(now, self.settings.shard_facts_per_s, RETURNS_RESERVE_S):
             return []
         requeued = ShardRequeued(job=self.state.job, shard=shard_message(shard), pod=name, reason=reason)
@@ -611,6 +614,16 @@ def _leases(state: LedgerState, shard: Shard, stale: bool, forget: tuple[int, ..
         forget=forget,
         lineage=state.lineage,
     )
+
+
+def perhaps_repeated(shard: Shard, reason: RequeueReason, batch_size: int) -> int:
+    """Return how many samples of a shard that comes back a program may train a second time.
+
+    A program that fails or is released says how far it was, and trains at most one batch that it has not passed; of a
+    lost one only its last heartbeat is known.
+    """
+    rest = shard.length - shard.offset
+    return {"released": 0, "failed": min(batch_size, rest)}.get(reason, rest)
 
 
 def _check_worker(pod: str) -> None:

@@ -129,7 +129,8 @@ class LedgerState:
     lineage: int = 0
     """Number of the return to a checkpoint that the books come from; 0: none."""
     samples_recomputed: int = 0
-    """Samples handed out again for columns that came back from a checkpoint."""
+    """Samples handed out again: for columns that came back from a checkpoint, or of lost workers that ran a program."""
+    runs_program: bool = False
     mark: OpenMark | None = None
     held_out: HeldOut | None = None
     evaluating: Evaluating | None = None

@@ -1,0 +1,62 @@
+"""A job that runs a program: it has no servers, and it is over once its programs have ended by themselves."""
+
+from __future__ import annotations
+
+from actuator_builders import counts_taken, job_completed, pod_exited
+from actuator_cluster import SimulatedCluster, started
+from stretto_core.actuator.counts import job_finished_of_program
+from stretto_core.actuator.state import JobOpened
+from stretto_core.actuator.steps import PROGRAM_END_S, next_steps
+from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied
+from stretto_messages.base import GIB
+from stretto_messages.values import NO_SERVERS, Plan
+
+PLAN = Plan(2, NO_SERVERS[0], 1.0, NO_SERVERS[1], GIB, NO_SERVERS[2])
+OPENED = JobOpened("job", samples_total=12, runs_program=True)
+
+
+def trained() -> SimulatedCluster:
+    """A job whose samples are all done, while its programs run on."""
+    cluster = started(PLAN, OPENED)
+    cluster.tell(job_completed(samples=12, fingerprint=0, samples_recomputed=3))
+    return cluster
+
+
+def test_workers_start_without_servers_and_a_lost_one_comes_back() -> None:
+    cluster = started(PLAN, OPENED)
+    assert cluster.launched == ["worker-0", "worker-1"]
+    assert cluster.told(PlanApplied)
+    cluster.kill("worker-0")
+    cluster.run()
+    assert cluster.launched == ["worker-0", "worker-1", "worker-2"]
+
+
+def test_the_job_waits_for_what_programs_do_after_the_last_sample() -> None:
+    cluster = trained()
+    assert not next_steps(cluster.state, cluster.now).conclude
+    cluster.kill("worker-0", "completed", 0)
+    assert not next_steps(cluster.state, cluster.now).conclude
+    cluster.kill("worker-1", "completed", 0)
+    cluster.run()
+    (finished,) = cluster.told(JobFinished)
+    assert (finished.samples_applied, finished.samples_lost) == (12, 0)
+    assert [each.words for each in finished.shortfalls] == ["at most 3 samples twice"]
+    assert cluster.launched == ["worker-0", "worker-1"], "no program is run again for nothing"
+
+
+def test_it_waits_for_so_long_and_no_longer() -> None:
+    cluster = trained()
+    cluster.now += PROGRAM_END_S
+    assert next_steps(cluster.state, cluster.now).conclude
+
+
+def test_a_program_that_fails_after_the_last_sample_fails_the_job() -> None:
+    cluster = trained()
+    cluster.tell(pod_exited("worker-1", "error", 3, "exit 3: the program ended with status 1"))
+    (failed,) = cluster.told(JobFailed)
+    assert failed.reason == ("the program of worker-1 failed after the last sample: the program ended with status 1")
+
+
+def test_samples_that_workers_did_not_report_are_lost() -> None:
+    finished = job_finished_of_program(12, job_completed(samples_abandoned=2, samples=9), counts_taken())
+    assert (finished.samples_expected, finished.samples_applied, finished.samples_lost) == (10, 9, 1)
