@@ -98,6 +98,11 @@ class Leases:
         """True while a request for a shard is unanswered."""
         return self._request is not None
 
+    @property
+    def has_report(self) -> bool:
+        """True while a finished shard is not reported yet."""
+        return self._done is not None
+
     def wait(self, reply: NextShardReply) -> None:
         """Wait for the time that the dispatcher asked for, or until the pod leaves."""
         self._leaving.wait(min(max(reply.wait_s, 0.05), _LONGEST_WAIT_S))

@@ -160,7 +160,8 @@ class Cluster:
         }
         self.logs[pod] = self.folder / f"{pod}.log"
         with open(self.logs[pod], "wb") as log:
-            command = ("-m", f"stretto.{role}")
+            runs_program = role == "worker" and self.spec.program is not None
+            command = ("-m", "stretto.program" if runs_program else f"stretto.{role}")
             if self._warm is None:
                 process = subprocess.Popen(
                     [sys.executable, *command], env=environment, stdout=log, stderr=subprocess.STDOUT

@@ -1,0 +1,90 @@
+"""The batches of a worker's program: cut from leased shards, and counted once the program asks for the next one."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from stretto_messages.dispatcher import NextShardReply
+
+from ..agent import BATCH, END, LEAVE
+from ..worker.leases import Leases
+from ..worker.step_timer import StepTime, StepTimer
+
+AGAIN_S = 0.2
+"""Pause before the dispatcher is asked again that did not answer."""
+
+
+class Batches:
+    """The batches of one program, which asks from one thread at a time."""
+
+    def __init__(self, leases: Leases, meter: StepTimer, batch_size: int, leaving: threading.Event) -> None:
+        self._leases = leases
+        self._meter = meter
+        self._batch_size = batch_size
+        self._leaving = leaving
+        self._given = 0
+        """Samples of the batch that the program works on."""
+        self._given_at_s = 0.0
+        self.ended = False
+        """True once the program was told that there are no more samples."""
+        self.over = False
+        """True once the program is gone: whatever it asked for last, it gets nothing more."""
+
+    def next(self) -> str:
+        """Count the last batch as trained, and return the answer with the next one."""
+        self._pass()
+        while True:
+            self._settle()
+            shard = self._leases.shard
+            if self.over:
+                return LEAVE
+            if self._leaving.is_set():
+                self.give_back()
+                return LEAVE
+            if shard is not None:
+                first = shard.start + self._leases.offset
+                self._given = min(self._batch_size, shard.start + shard.length - first)
+                self._given_at_s = time.monotonic()
+                return f"{BATCH} {first} {first + self._given}"
+            reply = self._leases.next(0)
+            if reply is not None and reply.answer == "end":
+                self.ended = True
+                return END
+            self._wait(reply)
+
+    def _wait(self, reply: NextShardReply | None) -> None:
+        if reply is None:
+            self._leaving.wait(AGAIN_S)
+        elif reply.shard is None:
+            self._meter.idle()
+            self._leases.wait(reply)
+
+    def _pass(self) -> None:
+        if not self._given:
+            return
+        self._leases.passed(self._leases.offset + self._given)
+        self._meter.step(self._given_at_s, time.monotonic(), self._given, StepTime())
+        self._given = 0
+
+    def _settle(self) -> None:
+        """Report a shard that is over, and let go of one that another worker has by now."""
+        shard = self._leases.shard
+        if shard is None:
+            return
+        if not self._leases.current:
+            self._leases.drop()
+        elif self._leases.offset >= shard.length:
+            self._leases.completed()
+
+    def forget(self) -> None:
+        """Count the batch that the program works on as not trained: the program has left its loop."""
+        self._given = 0
+        self._meter.idle()
+
+    def give_back(self, failure: str | None = None) -> None:
+        """Return what the program has not trained; ``failure``: it ended with an error, by its last words."""
+        self._settle()
+        if self._leases.shard is None and self._leases.has_report:
+            self._leases.next(0)  # reports the shard that is over; one that the reply leases is returned at once
+        self._leases.release(self._leases.offset, failure)

@@ -1,0 +1,239 @@
+"""The process of a worker that runs the user's program: the pod to all services, and the program's source of data.
+
+The program is a child process. It may know nothing of Stretto (level 0: its whole run is one lease), or ask for the
+numbers of its samples by :mod:`stretto.agent` (level 1).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from stretto_messages.pods import TrainUnder, TrainUnderReply, WorkerReported
+from stretto_messages.values import StepTimes
+from stretto_wire.program import ProgramSpec
+
+from ..agent import ADDRESS_VARIABLE, REFUSED
+from ..errors import DataError
+from ..pod.process import EXIT_OK, Pod, Usage, run_pod
+from ..worker.leases import Leases
+from ..worker.step_timer import StepTimer
+from .batches import AGAIN_S, Batches
+
+HEARTBEAT_S = 1.0
+LEAVE_S = 10.0
+"""Seconds until a program that is to leave, and asks for no batch meanwhile, gets SIGTERM."""
+POLL_S = 0.1
+SIGNALLED = 128
+"""A shell's exit code of a process that a signal ended is this plus its number."""
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+log = logging.getLogger("stretto.worker")
+
+
+class Host:
+    """Runs the program of one worker."""
+
+    def __init__(self, pod: Pod, program: ProgramSpec) -> None:
+        self._pod = pod
+        self._program = program
+        self._meter = StepTimer()
+        self._leases = Leases(pod.bus, pod.leaving)
+        batch_size = pod.settings.spec.dataset.batch_size
+        self._batches = Batches(self._leases, self._meter, batch_size, pod.leaving)
+        self._plan_version = pod.settings.plan_version
+        self._cpu_cores = pod.settings.cpu_cores
+        self._asking = threading.Lock()
+        """Held while a process of the program has its connection."""
+        pod.usage = Usage(with_children=True)
+
+    def run(self) -> int:
+        """Run the program to its end and return the pod's exit code. Raises DataError: the program failed."""
+        bus = self._pod.bus
+        bus.serve(TrainUnder, self._train_under)
+        self._pod.ready()
+        self._pod.report_by(self._report)
+        self._pod.every(lambda: HEARTBEAT_S, self._leases.beat)
+        if self._program.level == 0:
+            return self._watch()
+        address = self._listen()
+        code = self._wait(self._start({ADDRESS_VARIABLE: address}))
+        self._batches.over = True
+        with self._asking:  # what the program asked for last is answered, and its connection over
+            return self._ended(code)
+
+    # --- level 0: the run is the lease ------------------------------------------------------------------------
+
+    def _watch(self) -> int:
+        """Run the program under the lease of its whole run."""
+        while self._leases.shard is None:
+            if self._pod.leaving.wait(AGAIN_S):
+                return EXIT_OK
+            reply = self._leases.next(0)
+            if reply is not None and reply.shard is None:
+                self._leases.wait(reply)
+        code = self._wait(self._start({}))
+        if code == 0 and not self._pod.leaving.is_set():
+            self._leases.passed(1)
+            self._leases.completed()
+            while self._leases.has_report and self._leases.next(0) is None:
+                self._pod.leaving.wait(AGAIN_S)
+            return EXIT_OK
+        self._leases.release(0)
+        return self._failed(code)
+
+    # --- level 1: the program asks for batches ----------------------------------------------------------------
+
+    def _listen(self) -> str:
+        """Listen for the program's processes; return the path of the socket."""
+        folder = self._pod.settings.pod_folder or Path.cwd()
+        path = folder / "agent.sock"
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        directory = os.open(folder, os.O_PATH | os.O_DIRECTORY)  # the path may be too long for an address
+        listener.bind(f"/proc/self/fd/{directory}/{path.name}")
+        os.close(directory)
+        listener.listen()
+        threading.Thread(target=self._accept, args=(listener,), name="agent", daemon=True).start()
+        return str(path)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            link, _ = listener.accept()
+            threading.Thread(target=self._serve, args=(link,), name="program", daemon=True).start()
+
+    def _serve(self, link: socket.socket) -> None:
+        """Answer one process of the program until it closes its connection."""
+        with link, link.makefile("r", encoding="ascii") as asked:
+            if not self._asking.acquire(blocking=False):
+                refused = "another process of this pod takes its samples: let one of them ask, and hand them on"
+                link.sendall(f"{REFUSED} {refused}\n".encode())
+                return
+            try:
+                for _ in asked:
+                    link.sendall(f"{self._batches.next()}\n".encode())
+            except OSError:  # the program was killed before it got its answer
+                pass
+            finally:
+                self._batches.forget()
+                self._asking.release()
+
+    def _ended(self, code: int) -> int:
+        """Give back what the program has not trained, and return the pod's exit code. Raises DataError."""
+        leaves = self._pod.leaving.is_set()
+        if code == 0 and (leaves or self._batches.ended):
+            self._batches.give_back()
+            return EXIT_OK
+        if code == 0:
+            self._batches.give_back()
+            raise DataError(
+                "the program ended with status 0 before its samples did: read stretto.agent.samples() to its end"
+            )
+        if code > 0 and not leaves:
+            self._batches.give_back(f"the program ended with status {code}")
+        else:
+            self._leases.beat()  # the last word on how far it was; a killed program never counts against its shard
+        return self._failed(code)
+
+    # --- the program ------------------------------------------------------------------------------------------
+
+    def _start(self, more: dict[str, str]) -> subprocess.Popen[bytes]:
+        """Start the program. Raises DataError: its command or folder is not there."""
+        settings, command = self._pod.settings, self._program.command
+        folder = self._program.path or str(settings.pod_folder or Path.cwd())
+        environment = {**os.environ, **more}
+        environment["PATH"] = os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", os.defpath)))
+        environment.setdefault("OMP_NUM_THREADS", str(settings.threads))
+        if not settings.spec.resources.workers.extended:  # it would take what other pods were given
+            environment["CUDA_VISIBLE_DEVICES"] = ""
+        found = command[0] if "/" in command[0] else shutil.which(command[0], path=environment["PATH"])
+        if found is None:
+            raise DataError(f"program.command[0] = {command[0]}: there is no such command where the pods run")
+        try:
+            return subprocess.Popen(
+                [found, *command[1:]], cwd=folder, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_die_together
+            )
+        except OSError as error:
+            raise DataError(
+                f"program.command = {' '.join(command)} cannot be run in program.path = {folder}: {error.strerror}; "
+                "name a folder and a command that are there where the pods run"
+            ) from error
+
+    def _wait(self, program: subprocess.Popen[bytes]) -> int:
+        """Wait until the program has ended; return its status, or minus the signal that ended it."""
+        patience_s = LEAVE_S if self._program.level else 0.0
+        asked_at_s: float | None = None
+        while (code := program.poll()) is None:
+            time.sleep(POLL_S)
+            if not self._pod.leaving.is_set():
+                continue
+            if asked_at_s is None:
+                asked_at_s = time.monotonic()
+                log.info("asked to leave: the program ends when it asks for its next batch, or in %g s", patience_s)
+            if time.monotonic() - asked_at_s >= patience_s:
+                program.terminate()
+        return code
+
+    def _failed(self, code: int) -> int:
+        """Return the pod's exit code after a program that a signal ended. Raises DataError: it failed by itself."""
+        if self._pod.leaving.is_set():
+            return EXIT_OK
+        if code < 0:
+            return SIGNALLED - code
+        raise DataError(f"the program ended with status {code}; its last words are above, in `stretto logs`")
+
+    # --- reports and requests ---------------------------------------------------------------------------------
+
+    def _report(self) -> None:
+        used, window, settings = self._pod.usage.measure(), self._meter.window(), self._pod.settings
+        report = WorkerReported(
+            job=settings.job,
+            pod=settings.pod,
+            plan_version=self._plan_version,
+            ended_at_s=time.time(),
+            window_s=used.window_s,
+            steps=window.steps,
+            steps_total=window.steps_total,
+            samples_total=window.samples_total,
+            step_time_s=window.step_s,
+            longest_gap_s=window.longest_gap_s,
+            times=StepTimes(emb_s=0.0, grad_s=0.0, upd_s=0.0, sync_s=0.0),  # one step is one time
+            cpu_used_cores=used.cpu_cores,
+            cpu_limit_cores=self._cpu_cores,
+            memory_used_bytes=used.memory_bytes,
+            memory_limit_bytes=settings.memory_bytes,
+        )
+        self._pod.bus.report(report)
+
+    def _train_under(self, request: TrainUnder) -> TrainUnderReply:
+        self._plan_version = request.plan_version
+        self._cpu_cores = request.cpu_cores
+        return TrainUnderReply(job=request.job)
+
+
+def _die_together() -> None:
+    """Let the kernel end the program with the process that runs it, which alone reports for it."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def run(pod: Pod) -> int:
+    """Run the program of the pod's job. Raises DataError."""
+    program = pod.settings.spec.program
+    assert program is not None  # the actuator starts this process for jobs with one
+    return Host(pod, program).run()
+
+
+def main() -> None:
+    """Run the pod until its program has ended."""
+    run_pod("worker", run)

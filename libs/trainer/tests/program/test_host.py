@@ -1,0 +1,134 @@
+"""A worker with the user's program, as processes: who dies with whom, and what becomes of the samples."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stretto_messages.pods import WorkerReported
+from stretto_wire import JobSpec
+from trainer_harness import Cluster, wait_for
+
+TRAIN = """\
+import os, sys, time, stretto.agent
+for batch in stretto.agent.samples():
+    print("trains", os.getpid(), batch.start, batch.stop, flush=True)
+    while os.path.exists({hold!r}):
+        time.sleep(0.02)
+print("saved", flush=True)
+"""
+
+
+def job(folder: Path, script: str, **more: Any) -> JobSpec:
+    (folder / "train.py").write_text(script)
+    program = {"command": ["python", "train.py"], "path": str(folder), **more.pop("program", {})}
+    return JobSpec.parse({"name": "mine", "program": program, **more})
+
+
+@pytest.fixture
+def begun(started: Callable[..., Cluster], tmp_path: Path) -> Callable[..., Cluster]:
+    def begin(script: str, **more: Any) -> Cluster:
+        return started(job(tmp_path, script, **more), cold=True)
+
+    return begin
+
+
+def launched(cluster: Cluster, pod: str) -> Any:
+    return cluster.launch(pod, **cluster.own_folder(pod))
+
+
+def trained(cluster: Cluster, pod: str) -> list[tuple[int, int]]:
+    lines = (line.split() for line in cluster.log(pod).splitlines() if line.startswith("trains "))
+    return [(int(first), int(stop)) for _, _, first, stop in lines]
+
+
+DATASET = {"samples": 64, "batch_size": 4, "batches_per_shard": 4, "shuffle": False}
+
+
+def test_a_killed_worker_takes_its_program_along_and_another_one_goes_on(
+    begun: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    cluster = begun(TRAIN.format(hold=str(hold)), dataset=DATASET)
+    launched(cluster, "worker-0")
+    wait_for(lambda: trained(cluster, "worker-0"))
+    program = int(cluster.log("worker-0").partition("trains ")[2].split()[0])
+    cluster.kill("worker-0")
+    wait_for(lambda: not _lives(program), what="the program to die with the process that runs it")
+    hold.unlink()
+    assert launched(cluster, "worker-1").wait(60) == 0, cluster.log("worker-1")
+    assert trained(cluster, "worker-1") == [(first, first + 4) for first in range(0, 64, 4)]
+    assert "saved" in cluster.log("worker-1"), "what follows the loop is run"
+    assert sorted(cluster.done) == [0, 1, 2, 3]
+
+
+def _lives(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state != "Z"
+
+
+def test_a_worker_that_is_asked_to_leave_gives_back_what_its_program_has_not_passed(
+    begun: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    cluster = begun(TRAIN.format(hold=str(hold)), dataset=DATASET)
+    launched(cluster, "worker-0")
+    wait_for(lambda: trained(cluster, "worker-0"))
+    cluster.processes["worker-0"].send_signal(signal.SIGTERM)
+    wait_for(lambda: "asked to leave" in cluster.log("worker-0"))
+    hold.unlink()
+    assert cluster.processes["worker-0"].wait(60) == 0
+    assert [one.offset for one in cluster.released] == [4]
+    assert "saved" not in cluster.log("worker-0")
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("raise SystemExit(7)", "the program ended with status 7"),
+        ("pass", "the program ended with status 0 before its samples did"),
+    ],
+)
+def test_a_program_that_fails_or_stops_early_is_the_users_error(
+    begun: Callable[..., Cluster], script: str, told: str
+) -> None:
+    cluster = begun(script, dataset=DATASET)
+    assert launched(cluster, "worker-0").wait(60) == 3
+    assert told in cluster.log("worker-0").splitlines()[-1]
+
+
+def test_a_program_that_a_signal_ends_never_counts_against_its_shard(begun: Callable[..., Cluster]) -> None:
+    script = "import os, stretto.agent\nfor batch in stretto.agent.samples():\n    os.kill(os.getpid(), 9)\n"
+    cluster = begun(script, dataset=DATASET)
+    assert launched(cluster, "worker-0").wait(60) == 137
+    assert not cluster.failed
+
+
+def test_a_command_that_is_not_there_is_named(begun: Callable[..., Cluster]) -> None:
+    cluster = begun("", dataset=DATASET, program={"command": ["no-such-command"]})
+    assert launched(cluster, "worker-0").wait(60) == 3
+    assert "program.command[0] = no-such-command: there is no such command" in cluster.log("worker-0")
+
+
+def test_a_program_that_is_only_watched_is_one_lease(begun: Callable[..., Cluster], tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    hundred = "import os, time\nx = bytearray(100 * 2**20)\n"
+    cluster = begun(f"{hundred}while os.path.exists({str(hold)!r}):\n    time.sleep(0.02)\n")
+    launched(cluster, "worker-0")
+    wait_for(lambda: any(held > 100 * 2**20 for held in _memory(cluster)), what="a report of the program's own memory")
+    hold.unlink()
+    assert cluster.processes["worker-0"].wait(60) == 0, cluster.log("worker-0")
+    assert sorted(cluster.done) == [0]
+
+
+def _memory(cluster: Cluster) -> list[int]:
+    return [report.memory_used_bytes for report in cluster.reports if isinstance(report, WorkerReported)]
