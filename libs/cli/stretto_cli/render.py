@@ -257,8 +257,13 @@ def _last_line(detail: str) -> str:
     return re.sub(r"^.* trace=\w* ", "", detail.strip().rpartition("\n")[2])[:DETAIL_CHARACTERS]
 
 
+def _trains(spec: Json) -> str:
+    program = spec.get("program")
+    return " ".join(program["command"]) if program else str(spec["model"]["entry"])
+
+
 _GISTS: dict[str, Any] = {
-    "job-submitted": lambda d: f"{d['spec']['model']['entry']}, {counted(d['spec']['dataset']['samples'], 'sample')}",
+    "job-submitted": lambda d: f"{_trains(d['spec'])}, {counted(d['spec']['dataset']['samples'], 'sample')}",
     "job-cancelled": lambda d: f"by {d['by']}" + (f": {d['reason']}" if d["reason"] else ""),
     "job-failed": lambda d: d["reason"],
     "data-arrived": lambda d: ", ".join(

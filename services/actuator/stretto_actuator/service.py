@@ -164,6 +164,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
             final_checkpoint=spec.checkpoint.every_s is not None or spec.checkpoint.url is not None,
             worker_memory_max_bytes=spec.resources.workers.memory.max,
             data=DataWorkers(data.always, data.cpu_cores, data.memory),
+            runs_program=spec.program is not None,
             averages_dense=spec.resources.workers.dense == "group",
         )
 

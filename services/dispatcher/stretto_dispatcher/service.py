@@ -80,6 +80,7 @@ def _opened(message: JobSubmitted, time_s: float) -> JobOpened:
         _held_out(spec),
         data.evaluate_first,
         _best(spec),
+        spec.program is not None and spec.program.level > 0,
     )
 
 

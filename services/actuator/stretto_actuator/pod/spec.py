@@ -138,7 +138,7 @@ def pod_spec(
     return PodSpec(
         job=state.job,
         pod=pod.name,
-        command=(python, "-m", f"stretto.{pod.role}"),
+        command=(python, "-m", "stretto.program" if job.program is not None else f"stretto.{pod.role}"),
         environment=environment,
         cpu_cores=max(pod.cpu_cores, settings.start_cpu_cores if settings.backend != "kubernetes" else 0.0),
         memory_bytes=pod.memory_bytes,

@@ -231,10 +231,12 @@ class Inquiries:
         completed, ended = self._projection.last_facts(job)
         returns = job_audit.returns(self._projection.returns(job), await self._bus.restorations(), view.submitted_at_s)
         if completed is not None and ended is not None:
-            return replace(job_audit.finished(completed, ended, view.status), returns=returns)
+            found = job_audit.finished(completed, ended, view.status, view.spec.program is not None)
+            return replace(found, returns=returns)
         if view.status in OVER or view.started_at_s is None:
             text = f"{job} {checks.STATES[view.status]}: its parameter servers do not run, so nobody can be asked"
             raise checks.conflict(view, "no-books", text, "audit a job that trains or has finished")
         number = int(self._clock() * 1000)
-        found = await job_audit.running(self._bus, job, view.status, self._timeout_s, number)
+        runs_program = view.spec.program is not None
+        found = await job_audit.running(self._bus, job, view.status, self._timeout_s, number, runs_program)
         return replace(found, returns=returns)

@@ -49,7 +49,9 @@ def returns(
     )
 
 
-async def running(asker: PodAsker, job: str, status: Status, timeout_s: float, number: int) -> JobAudit:
+async def running(
+    asker: PodAsker, job: str, status: Status, timeout_s: float, number: int, runs_program: bool = False
+) -> JobAudit:
     """Audit a job that trains: read ledger and servers again until no shard was leased or completed in between.
 
     Raises Problem 503 if the ledger or a server does not answer. ``number`` has to differ between audits, since replies
@@ -60,7 +62,7 @@ async def running(asker: PodAsker, job: str, status: Status, timeout_s: float, n
         if read.still:
             break
         read = await _reading(asker, job, timeout_s, number + again)
-    found = audit(job, status, read.ledger, [reply.applied for reply in read.servers])
+    found = audit(job, status, read.ledger, [reply.applied for reply in read.servers], runs_program)
     if not read.still or not all(reply.steady for reply in read.servers):
         moved = "training went on while the books were read; ask again, or when the job has finished"
         found = replace(found, quiet=False, findings=(moved, *found.findings))
@@ -120,7 +122,7 @@ def _still(ledger: LedgerBooks) -> object:
     return ledger.books, sorted((lease.pod, lease.shard.id, lease.shard.attempt) for lease in ledger.open)
 
 
-def finished(completed: JobCompleted, ended: JobFinished, status: Status) -> JobAudit:
+def finished(completed: JobCompleted, ended: JobFinished, status: Status, runs_program: bool = False) -> JobAudit:
     """Audit a finished job, whose servers are gone, from its two last events."""
     books = completed.books or CompletedBooks(fingerprint="0" * 16)
     ledger = LedgerBooks(
@@ -134,7 +136,7 @@ def finished(completed: JobCompleted, ended: JobFinished, status: Status) -> Job
         books=books,
         closed="completed",
     )
-    return audit(completed.job, status, ledger, [ended.applied])
+    return audit(completed.job, status, ledger, [ended.applied], runs_program)
 
 
 def _given_up_by_epoch(completed: JobCompleted, books: CompletedBooks) -> tuple[EpochBooks, ...]:
@@ -151,8 +153,13 @@ def _given_up_by_epoch(completed: JobCompleted, books: CompletedBooks) -> tuple[
     )
 
 
-def audit(job: str, status: Status, ledger: LedgerBooks, applied: list[AppliedBooks]) -> JobAudit:
-    """Compare the ledger's books with the servers' counts, column by column."""
+def audit(
+    job: str, status: Status, ledger: LedgerBooks, applied: list[AppliedBooks], runs_program: bool = False
+) -> JobAudit:
+    """Compare the ledger's books with the servers' counts, column by column.
+
+    ``runs_program``: there are no servers, and a shard is done when its worker says so.
+    """
     books = ledger.books
     known = dict(partly_done(books))
     rest = [
@@ -169,7 +176,7 @@ def audit(job: str, status: Status, ledger: LedgerBooks, applied: list[AppliedBo
     flying = sum(lease.shard.length for lease in ledger.open if lease.pod)
     total = ledger.samples_done + ledger.samples_given_up + ledger.samples_waiting + flying
     findings = [_words(fault) for fault in proof.faults]
-    if not columns:
+    if not columns and not runs_program:
         findings.append(
             "no parameter server says what it applied: they start, or the job returns to a checkpoint; ask again"
         )

@@ -96,7 +96,8 @@ def _start(spec: JobSpec) -> str:
 def read_spec(file: Path, name: str | None = None, here: bool = False) -> str:
     """Return a valid specification as YAML or JSON. Raises BadInput with every error in the file.
 
-    ``here``: pods see the folders of this machine, so that a relative `model.path` is one beside the file.
+    ``here``: pods see the folders of this machine, so that a relative `model.path` is one beside the file, and so is
+    `program.path`.
     """
     try:
         text = text_of(read_given(file, JOB_BYTES))
@@ -106,13 +107,14 @@ def read_spec(file: Path, name: str | None = None, here: bool = False) -> str:
         raise BadInput(f"{file} is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8") from error
     try:
         spec = read_job(text)
-        beside = file.parent.absolute() / (spec.model.path or "")
-        moves = here and spec.model.path is not None and beside.is_dir()
+        part, path = ("model", spec.model.path) if spec.program is None else ("program", spec.program.path)
+        beside = file.parent.absolute() / (path or "")
+        moves = here and path is not None and beside.is_dir()
         if name is None and not moves:
             return text
         changed = spec.model_dump(mode="json", exclude_unset=True)
         if moves:
-            changed["model"]["path"] = os.path.normpath(beside)
+            changed[part]["path"] = os.path.normpath(beside)
         changed["name"] = name or spec.name
         JobSpec.parse(changed)
         return json.dumps(changed)

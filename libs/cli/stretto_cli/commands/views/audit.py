@@ -8,6 +8,7 @@ from rich.markup import escape
 from stretto_client import figures
 from stretto_messages.base import counted
 from stretto_messages.books import small_share
+from stretto_wire.program import PROMISES
 
 from ...command import command
 from ...errors import CliError
@@ -22,12 +23,13 @@ def audit(options: GatewayOptions, job: JobArgument) -> None:
     The ledger's books are compared with the counts of every column of the parameters: how many samples, and which.
     Losses and repetitions are counted separately; one never cancels the other. Samples that were given up are in no
     column: they are listed with their reasons. Exit status 0 only if the books agree and no sample is in flight: of a
-    job that still trains it is 1, and the last line says so.
+    job that still trains it is 1, and the last line says so. Of a job that runs a program there are the ledger's books
+    alone, and what they promise.
     """
     with options.connect() as gateway:
-        found = gateway.audit(job)
-    options.answer(found, lambda: shown(found))
-    if not found["columns"]:
+        found, program = gateway.audit(job), gateway.job(job)["spec"].get("program")
+    options.answer(found, lambda: shown(found, program["level"] if program else None))
+    if not found["columns"] and not program:
         raise CliError(f"the books of {job} cannot be compared now: {'; '.join(found['findings'])}")
     if not found["exact"]:
         raise CliError(f"the books of {job} are not exact: {'; '.join(found['findings'])}")
@@ -35,8 +37,10 @@ def audit(options: GatewayOptions, job: JobArgument) -> None:
         raise typer.Exit(CliError.status)
 
 
-def shown(found: Json) -> RenderableType:
-    """Render the audit for people."""
+def shown(found: Json, level: int | None = None) -> RenderableType:
+    """Render the audit for people. ``level``: of a job that runs a program, whose samples no column counts."""
+    if level is not None:
+        return _of_program(found, level)
     parts: list[RenderableType] = []
     made = table("samples", "count", right=("count",))
     for title, name in (
@@ -78,6 +82,22 @@ def shown(found: Json) -> RenderableType:
     parts += [escape(line) for line in returned(found["returns"])]
     parts.append(_verdict(found))
     return Group(*parts)
+
+
+def _of_program(found: Json, level: int) -> RenderableType:
+    """Render the ledger's books of a program, and what they promise."""
+    made = table("samples", "count", right=("count",))
+    for title, name in (
+        ("of the dataset, all epochs", "samples_total"),
+        ("trained, as workers say", "samples_done"),
+        ("given up (dead-letter list)", "samples_given_up"),
+        ("in flight", "samples_in_flight"),
+        ("waiting", "samples_waiting"),
+        ("repeated after lost workers, at most", "samples_recomputed"),
+    ):
+        made.add_row(title, f"{found[name]:,}")
+    failed = [f"[red]{escape(finding)}[/red]" for finding in found["findings"]]
+    return Group(PROMISES[level], *([made] if level else []), *failed)
 
 
 def _verdict(found: Json) -> str:

@@ -17,6 +17,7 @@ from stretto_client import figures
 from stretto_client.documents import Documents
 from stretto_client.protocol.operations import ENDED_STATES
 from stretto_messages.base import counted
+from stretto_wire.program import PROMISES
 
 from ...command import command
 from ...options import GatewayOptions, JobArgument, console, print_json, quantity
@@ -108,6 +109,8 @@ def _top(view: Json, width: int) -> Table:
     told = [f"{len(shards['leased'])} leased", f"{shards['completed']} completed"]
     told += [f"[yellow]{shards[kind]} {kind}[/yellow]" for kind in ("requeued", "abandoned") if shards[kind]]
     made.add_row("shards", ", ".join(told))
+    if program := view["spec"].get("program"):
+        made.add_row("program", f"{' '.join(program['command'])}  {PROMISES[program['level']]}")
     if parts := view["data"]["partitions"]:
         made.add_row("data", _partitions(view["data"], parts))
     if fed := _feed(view):
