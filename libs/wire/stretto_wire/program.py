@@ -65,8 +65,10 @@ def completed(document: Any) -> Any:
     if program.get("level") == 0:
         given = {"dataset": _ONE_RUN, **given}
     if isinstance(resources, dict):
-        alone = {"workers": {"count": {"min": 1, "max": 1}}} if program.get("level") == 0 else {}
-        resources = {"ps": _SERVERS, "data": {"mode": "off"}, **alone, **cast("dict[str, Any]", resources)}
+        resources = {"ps": _SERVERS, "data": {"mode": "off"}, **cast("dict[str, Any]", resources)}
+        workers = resources.get("workers", {})
+        if program.get("level") == 0 and isinstance(workers, dict):
+            resources["workers"] = {"count": {"min": 1, "max": 1}, **cast("dict[str, Any]", workers)}
         if isinstance(resources.get("initial"), dict):
             resources["initial"] = {**_IN_PLAN, **resources["initial"]}
     return {

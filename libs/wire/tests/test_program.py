@@ -24,6 +24,8 @@ def test_a_program_without_a_dataset_is_one_run_of_one_worker() -> None:
     assert spec.program is not None
     assert (spec.program.level, spec.dataset.samples, spec.resources.most.workers) == (0, 1, 1)
     assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
+    bounded = read_job(PROGRAM + "resources: {workers: {memory: {max: 2Gi}}}").resources.most
+    assert (bounded.workers, bounded.worker_memory_bytes) == (1, 2**31), "other limits of workers leave it at one"
 
 
 @pytest.mark.parametrize(
