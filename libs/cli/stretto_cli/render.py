@@ -200,7 +200,7 @@ def books(view: Json) -> list[str]:
         f"samples: {counted['samples_applied']:,} applied of {counted['samples_expected'] + abandoned:,}, "
         f"{counted['samples_lost']} lost"
         # nothing counts the repeated samples of a program: its reason tells how many there are at most
-        + ("" if view["spec"].get("program") else f", {counted['samples_repeated']} repeated")
+        + ("" if view.get("spec", {}).get("program") else f", {counted['samples_repeated']} repeated")
         + (
             f", [red]{abandoned:,} given up because their data failed[/red] (listed by `stretto audit`)"
             if abandoned

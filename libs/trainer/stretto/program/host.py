@@ -42,7 +42,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 log = logging.getLogger("stretto.worker")
 
 
-class Host:
+class ProgramHost:
     """Runs the program of one worker."""
 
     def __init__(self, pod: Pod, program: ProgramSpec) -> None:
@@ -231,7 +231,7 @@ def run(pod: Pod) -> int:
     """Run the program of the pod's job. Raises DataError."""
     program = pod.settings.spec.program
     assert program is not None  # the actuator starts this process for jobs with one
-    return Host(pod, program).run()
+    return ProgramHost(pod, program).run()
 
 
 def main() -> None:

@@ -109,7 +109,7 @@ def _top(view: Json, width: int) -> Table:
     told = [f"{len(shards['leased'])} leased", f"{shards['completed']} completed"]
     told += [f"[yellow]{shards[kind]} {kind}[/yellow]" for kind in ("requeued", "abandoned") if shards[kind]]
     made.add_row("shards", ", ".join(told))
-    if program := view["spec"].get("program"):
+    if program := view.get("spec", {}).get("program"):
         made.add_row("program", f"{' '.join(program['command'])}  {PROMISES[program['level']]}")
     if parts := view["data"]["partitions"]:
         made.add_row("data", _partitions(view["data"], parts))
