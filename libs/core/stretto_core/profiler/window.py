@@ -86,7 +86,7 @@ def is_complete(plan: Plan, workers: Sequence[WorkerProfile], servers: Sequence[
     """Return True if these are the workers of each stage and type of devices, and the servers, that the plan has."""
     there = Counter((worker.stage, worker.device) for worker in workers)
     planned = Counter({(place.stage, place.device): count for place, count in plan.worker_places.items()})
-    return there == planned and len(servers) == plan.ps
+    return there == planned and len(servers) == plan.servers
 
 
 def ps_profile(pod: str, window: PodWindow) -> PsProfile:

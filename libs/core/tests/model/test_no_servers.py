@@ -9,6 +9,7 @@ from stretto_core.fitter.regression import fit
 from stretto_core.model.pareto import CandidateProblem, Verified, exact_front, grid_within, with_verified
 from stretto_core.model.throughput import FORMS, Configuration, Inputs, Measurement
 from stretto_core.model.types import JobLimits, Prices
+from stretto_core.profiler.window import is_complete
 from stretto_messages.base import GIB
 from stretto_messages.values import NO_EXTENDED, Plan, Resources
 
@@ -41,3 +42,4 @@ def test_a_plan_without_servers_costs_what_its_workers_cost() -> None:
     assert plan.resources(NO_EXTENDED) == Resources(6.001, 3 * GIB + 2**20), "a thousandth of a core is counted"
     assert "PS" not in plan.describe()
     assert replace(plan, ps=2).servers == 2
+    assert is_complete(replace(plan, workers=0), [], []), "a window without servers is one of the whole plan"
