@@ -56,7 +56,7 @@ def test_a_server_that_does_less_than_the_setting_says_is_told_with_the_remedy(
     ("servers", "replicas", "told"),
     [
         ([SYNCED], 1, "a loss of power costs nothing that was accepted: every write is synced"),
-        ([LATE], 1, "a loss of power may cost what was accepted in the last 120 s: the NATS server n1 syncs that often"),
+        ([LATE], 1, "a loss of power may cost what was accepted in the last 120 s: the NATS server n1 syncs"),
         ([SYNCED, LATE], 3, "a loss of power of most servers at once may cost what was accepted in the last 120 s"),
         ([SYNCED, SYNCED], 3, "a loss of power of most servers at once costs nothing"),
         ([BusServer("n0", OLDEST_SERVER, 0.0)], 1, "a loss of power costs nothing that was accepted"),
