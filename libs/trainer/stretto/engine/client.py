@@ -274,12 +274,14 @@ class Parameters:
         route = self.routes.current()
         books = route.generation, route.lineage
         transfers = replace(self._pushed, slices=Transfer.FLOAT32) if pays else self._pushed
+        has_dense = len(dense) == layout.dense_size
         nothing = np.broadcast_to(np.float32(0), (layout.slices, layout.slice_length))
-        slices = nothing if len(dense) < layout.dense_size else self._debt.added_to(layout.split_dense(dense), books)
+        slices = self._debt.added_to(layout.split_dense(dense), books) if has_dense else nothing
         of_slices = None if dense_squares is None else layout.split_dense(dense_squares)
         chances = np.random.default_rng(seed) if transfers.rows is Transfer.INT8 else None
         gradients = Gradients.of(transfers, rows, slices, self._state(state_delta), row_squares, of_slices, chances)
-        return gradients, partial(self._debt.note, slices, gradients.slices, transfers.slices, books)
+        note = partial(self._debt.note, slices, gradients.slices, transfers.slices, books)
+        return gradients, note if has_dense else lambda: None  # a push of rows alone pays nothing of what is owed
 
     # --- progress -----------------------------------------------------------------------------------------
 

@@ -30,8 +30,9 @@ SMOOTHING = 0.2
 PATIENCE_S = 20.0
 """Time for a member's answer beyond four of its usual steps: less than the two minutes after which a worker counts as
 hanging, so that another member is asked before."""
-AVOIDED_S = 2.0
-"""Time in which a member that has failed is asked only if no other answers."""
+AVOIDED_S, AVOIDED_MOST_S = 2.0, 300.0
+"""Bounds of the time for which a member that has failed is not asked: twice what the try took, and twice as long with
+each further failure. So a member that hangs costs a small share of the time, however long it hangs."""
 
 
 class Member(NamedTuple):
@@ -75,20 +76,25 @@ class NextStage:
             return turns[0][1].member.first_layer if turns else None
 
     def ask(self, asked: Asked) -> Returned | None:
-        """Return the answer of a member with this first layer, each asked once at most; None if none answers.
+        """Return the answer of a member with this first layer, each asked once at most; None if none answers in time.
 
         Raises OtherBooks, and the errors of the batch or its lease that a stage finds.
         """
         with self._lock:
             turns = [each for each in self._turns() if each[1].member.first_layer == asked.first_layer]
+        each_s = self._patience_s + 4 * max((known.usual_s for _, known in turns), default=0.0)
+        left_s = 2 * each_s  # for all of them together: the worker can compute the step by itself
         for number, known in turns:
             begun_s = self._clock()
             try:
-                answer = known.ask(asked, self._patience_s + 4 * known.usual_s)
+                answer = known.ask(asked, min(each_s, left_s))
             except (PlaneError, StepRefused, InputRefused, ArraysRefused) as error:
                 log.warning("worker-%d of the next stage: %s", number, error)
-                known.failed_s = self._clock()
+                known.failed(begun_s, self._clock())
                 known.pass_s = max(each.pass_s for _, each in turns)  # else it would have all steps once it is back
+                left_s -= self._clock() - begun_s
+                if left_s <= 0:
+                    return None
             else:
                 known.took(self._clock() - begun_s)
                 return answer
@@ -99,9 +105,10 @@ class NextStage:
         self.use({})
 
     def _turns(self) -> list[tuple[int, _Known]]:
-        """Return members in the order in which they are to be asked: those that have failed lately are the last."""
+        """Return members in the order in which they are to be asked, without those that have failed lately."""
         now_s = self._clock()
-        return sorted(self._known.items(), key=lambda each: (now_s < each[1].failed_s + AVOIDED_S, each[1].pass_s))
+        asked = [each for each in self._known.items() if now_s >= each[1].avoided_until_s]
+        return sorted(asked, key=lambda each: each[1].pass_s)
 
 
 class _Known:
@@ -109,7 +116,8 @@ class _Known:
 
     def __init__(self, member: Member, access: Access, pass_s: float) -> None:
         self.member, self.pass_s = member, pass_s
-        self.usual_s, self.failed_s = 0.0, float("-inf")
+        self.usual_s, self.avoided_until_s = 0.0, float("-inf")
+        self._failures = 0
         self._access = access
         self._lock = threading.Lock()
         self._idle: list[tuple[Connection, Writer, Reader]] = []
@@ -117,8 +125,15 @@ class _Known:
 
     def took(self, step_s: float) -> None:
         """Note what a step has taken."""
+        self._failures = 0
         self.usual_s += (SMOOTHING if self.usual_s else 1.0) * (step_s - self.usual_s)
         self.pass_s += self.usual_s
+
+    def failed(self, begun_s: float, ended_s: float) -> None:
+        """Note a try that has failed: the member is avoided for a while."""
+        for_s = max(AVOIDED_S, 2 * (ended_s - begun_s)) * 2.0**self._failures
+        self.avoided_until_s = ended_s + min(for_s, AVOIDED_MOST_S)
+        self._failures = min(self._failures + 1, 16)
 
     def ask(self, asked: Asked, timeout_s: float) -> Returned:
         """Return the member's answer. Raises PlaneError, StepRefused, InputRefused, ArraysRefused: another may answer;

@@ -172,13 +172,28 @@ def test_a_member_that_hangs_or_leaves_is_left_for_another(job: StagedJob) -> No
     counted: list[int] = []
     step = good.stage.step
     good.stage.step = lambda asked: (counted.append(1), step(asked))[1]  # type: ignore[method-assign]
-    following = job.following(patience_s=0.1)
+    following = job.following(patience_s=1.0)
     following.use({n: Member(server.address, FIRST_LAYER) for n, server in ((1, hanging), (2, leaving), (3, good))})
     try:
         assert job.trainer(0, following).train(job.work(0)) is None
     finally:
         release.set()
     assert len(counted) == -(-SHARD // BATCH), "each step was computed by the one that answers"
+    job.check_books(range(1))
+
+
+def test_a_member_that_hangs_is_not_waited_for_at_each_step(job: StagedJob) -> None:
+    release, asked = threading.Event(), list[Any]()
+    hanging = job.stage(1)
+    hanging.stage.step = lambda each: asked.append(each) or release.wait(60) and None  # type: ignore[method-assign,assignment,return-value,func-returns-value]
+    following = job.following(patience_s=0.1)
+    following.use({1: Member(hanging.address, FIRST_LAYER)})
+    try:
+        assert job.trainer(0, following).train(job.work(0)) is None
+    finally:
+        release.set()
+    assert len(asked) == 1
+    assert following.first_layer is None, "it is avoided for a while"
     job.check_books(range(1))
 
 
