@@ -1,9 +1,11 @@
-"""``python -m stretto_testing``: histories of seeds, with progress; exit status 1 if a promise is broken."""
+"""Live through histories of seeds, with progress; the exit status is 1 if a promise is broken."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import re
 import sys
 import time
 
@@ -15,17 +17,32 @@ SAYS_EVERY_S = 5.0
 def main() -> int:
     """Run the histories that the arguments name."""
     parser = argparse.ArgumentParser(prog="python -m stretto_testing", description=__doc__)
-    parser.add_argument("--seed", type=int, help="one history")
-    parser.add_argument("--seeds", default="0:100", help="histories from the first seed to before the last: 0:100")
-    parser.add_argument("--trace", action="store_true", help="print everything that is stored and logged")
-    parser.add_argument("--for-s", type=float, default=float("inf"), help="begin no further history after so long")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--seed", type=int, help="one history")
+    which.add_argument(
+        "--seeds", type=_range, default="0:100", help="histories from a seed to before another one; without it 0:100"
+    )
+    parser.add_argument("--trace", action="store_true", help="of one history, print all that is stored and logged")
+    parser.add_argument("--for-s", type=float, default=float("inf"), help="seconds after which no history begins")
     options = parser.parse_args()
+    if options.trace and options.seed is None:
+        parser.error("--trace is of one history: give its --seed")
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of a set of texts depends on it
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], os.environ | {"PYTHONHASHSEED": "0"})
     if options.seed is not None:
-        return _one(options.seed, options.trace)
-    first, _, end = options.seeds.partition(":")
-    return _many(range(int(first), int(end)), options.for_s)
+        with contextlib.suppress(BrokenPipeError):  # `| head`
+            return _one(options.seed, options.trace)
+        os._exit(0)
+    return _many(options.seeds, options.for_s)
+
+
+def _range(text: str) -> range:
+    """Parse FIRST:END. Raises ArgumentTypeError."""
+    found = re.fullmatch(r"([0-9]+):([0-9]+)", text)
+    seeds = range(int(found[1]), int(found[2])) if found else range(0)
+    if not seeds:
+        raise argparse.ArgumentTypeError(f"{text} names no seed; give FIRST:END, as in 0:100")
+    return seeds
 
 
 def _one(seed: int, traced: bool) -> int:

@@ -19,10 +19,10 @@ EPOCHS_MAX, OPEN_MAX, PARTITIONS_LISTED_MAX = 64, 500, 200
 
 
 def shard_message(shard: Shard) -> values.Shard:
-    """Return a shard as it is at this moment."""
+    """Return a shard as it is at this moment, one that waits and was only held ahead under its first attempt."""
     return values.Shard(
         id=shard.id,
-        attempt=shard.attempt,
+        attempt=max(1, shard.attempt),
         epoch=shard.epoch,
         start=shard.start,
         length=shard.length,

@@ -1,6 +1,7 @@
 """A worker holds the shard after its lease: when it gets one, what becomes of it, and what its attempt means."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from ledger_builders import (
@@ -68,6 +69,8 @@ def test_whoever_loses_its_lease_loses_the_shard_ahead_and_nobody_spent_an_attem
     (requeued,) = harness.said(ShardRequeued)
     assert (requeued.shard.id, requeued.reason) == (lease.id, why)
     assert harness.ledger.state.requeued_total == 1, "nobody began the other one"
+    waiting = [each.shard for each in harness.tell(AUDIT).ledger.open if not each.pod]
+    assert sorted(waiting, key=lambda each: each.id) == [replace(lease, offset=0), ahead]
     again = harness.lease("worker-1")
     assert (again.id, again.attempt) == (lease.id, 2)
     assert harness.lease("worker-2") == ahead, "its holder asks for no record: a first attempt"

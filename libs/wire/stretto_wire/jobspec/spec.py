@@ -508,6 +508,11 @@ class ResourceSpec(Spec):
                 "workers.stages = 3: state fixed: true and an initial plan with groups of the stages 1 and 2; only its "
                 "first_layer says where to cut; or 2"
             )
+        if asked == 2 and self.fixed and planned == 1:
+            raise ValueError(
+                "workers.stages = 2 beside fixed: true: state in initial which group is of stage 1, by stage: 1 and "
+                "first_layer: 1; or leave fixed out, and Stretto tries two"
+            )
         if planned > (2 if asked == "auto" else asked):
             raise ValueError(f"initial has {planned} stages: state workers.stages: {planned}, or leave its groups out")
         return self
