@@ -39,8 +39,8 @@ def test_a_setting_names_an_interval_or_none(setting: str, seconds: float | None
         ("always", [SYNCED], ""),
         ("2m", [SYNCED, LATE], ""),
         ("", [SYNCED, LATE], ""),
-        ("always", [SYNCED, LATE], "STRETTO_STREAMS_SYNC_INTERVAL=always, but n1 syncs every 120 s: write `sync_"),
-        ("10s", [LATE], "STRETTO_STREAMS_SYNC_INTERVAL=10s, but n1 syncs every 120 s: write `sync_interval: 10s`"),
+        ("always", [SYNCED, LATE], "but n1 syncs every 120 s: write `sync_interval: always` into"),
+        ("10s", [LATE], "made for the sync interval 10s (STRETTO_STREAMS_SYNC_INTERVAL, or what all"),
         ("", [SYNCED, BusServer("n2", (2, 14, 5), 0.0)], "n2 is NATS 2.14.5: run NATS 2.14.6 or later on every serv"),
     ],
 )
@@ -48,7 +48,7 @@ def test_a_server_that_does_less_than_the_setting_says_is_told_with_the_remedy(
     setting: str, servers: list[BusServer], told: str
 ) -> None:
     found = contradiction(setting, servers)
-    assert found.startswith(told)
+    assert told in found
     assert bool(found) == bool(told)
 
 
@@ -59,6 +59,7 @@ def test_a_server_that_does_less_than_the_setting_says_is_told_with_the_remedy(
         ([LATE], 1, "a loss of power may cost what was accepted in the last 120 s: the NATS server n1 syncs"),
         ([SYNCED, LATE], 3, "a loss of power of most servers at once may cost what was accepted in the last 120 s"),
         ([SYNCED, SYNCED], 3, "a loss of power of most servers at once costs nothing"),
+        ([SYNCED._replace(cluster_size=3)] * 2, 3, "not verified: 1 of 3 servers do not answer"),
         ([BusServer("n0", OLDEST_SERVER, 0.0)], 1, "a loss of power costs nothing that was accepted"),
         ([SYNCED, BusServer("n2", OLDEST_SERVER, 0.0)], 3, "a loss of power of most servers at once may cost accepted"),
     ],

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault, Fault
 from stretto_bus.login import Login
-from stretto_bus.reading.servers import ALWAYS, ask_servers, contradiction, loss_of_power
+from stretto_bus.reading.servers import ALWAYS, ask_servers, contradiction, loss_of_power, silent
 from stretto_bus.writer import SECOND_NS, SYNC_METADATA
 from stretto_messages.base import MAX_MESSAGE_BYTES
 from stretto_runtime.process.faults import SettingsFault
@@ -205,7 +205,7 @@ async def verified(bus: Bus, settings: StreamsSettings) -> tuple[StreamsSettings
         return settings, f"not verified: {fault}"
     if found := contradiction(settings.sync_interval, servers):
         raise BusFault(found)
-    if not settings.sync_interval and not any(server.interval_s for server in servers):
+    if not (settings.sync_interval or silent(servers) or any(server.interval_s for server in servers)):
         settings = settings.model_copy(update={"sync_interval": ALWAYS})
     return settings, loss_of_power(servers, settings.replicas)
 

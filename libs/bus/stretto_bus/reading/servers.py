@@ -39,11 +39,15 @@ Version = tuple[int, int, int]
 
 
 class BusServer(NamedTuple):
-    """A server: its name, its version, and the seconds between its syncs of the disk; 0: it syncs every write."""
+    """A server: its name, its version, and the seconds between its syncs of the disk; 0: it syncs every write.
+
+    ``cluster_size``: the servers of its cluster, as it knows them.
+    """
 
     name: str
     version: Version
     interval_s: float
+    cluster_size: int = 1
 
 
 class Lag(NamedTuple):
@@ -90,10 +94,9 @@ async def ask_servers(bus: Bus, within_s: float = ANSWERS_S) -> list[BusServer]:
             answered.set()
             return
         with contextlib.suppress(ValueError, KeyError, TypeError, AttributeError):  # no server of streams
-            body = json.loads(msg.data)
-            server = _server_in(body)
+            server = _server_in(json.loads(msg.data))
             found[server.name] = server
-            if len(found) >= body["data"].get("meta_cluster", {}).get("cluster_size", 1):
+            if not silent([*found.values()]):
                 answered.set()
 
     inbox = f"{bus.inbox}.servers"
@@ -119,7 +122,13 @@ def _server_in(body: Mapping[str, Any]) -> BusServer:
     told, config = body["server"], body["data"]["config"]
     major, minor, patch = (int(part) for part in told["ver"].partition("-")[0].split("."))
     interval_s = 0.0 if config.get("sync_always") else config["sync_interval"] / SECOND_NS
-    return BusServer(told["name"], (major, minor, patch), interval_s)
+    cluster_size = int(body["data"].get("meta_cluster", {}).get("cluster_size", 1))
+    return BusServer(told["name"], (major, minor, patch), interval_s, cluster_size)
+
+
+def silent(servers: Sequence[BusServer]) -> int:
+    """Return how many servers of the cluster have not answered beside these."""
+    return max(0, max(server.cluster_size for server in servers) - len(servers))
 
 
 def contradiction(setting: str, servers: Iterable[BusServer]) -> str:
@@ -133,8 +142,9 @@ def contradiction(setting: str, servers: Iterable[BusServer]) -> str:
     if late:
         syncs = ", ".join(f"{each.name} syncs every {each.interval_s:g} s" for each in late)
         found.append(
-            f"STRETTO_STREAMS_SYNC_INTERVAL={setting}, but {syncs}: write `sync_interval: {setting}` into the block "
-            "jetstream of each and restart it, or make the streams again with the servers' own"
+            f"the streams were made for the sync interval {setting} (STRETTO_STREAMS_SYNC_INTERVAL, or what all servers "
+            f"did), but {syncs}: write `sync_interval: {setting}` into the block jetstream of each and restart it, or "
+            "make the streams again with the servers' own"
         )
     return "; ".join(found)
 
@@ -142,6 +152,8 @@ def contradiction(setting: str, servers: Iterable[BusServer]) -> str:
 def loss_of_power(servers: Sequence[BusServer], replicas: int) -> str:
     """Say what a loss of power costs streams of so many replicas, by what their servers do."""
     event = "a loss of power" if replicas == 1 else "a loss of power of most servers at once"
+    if replicas > 1 and (missing := silent(servers)):
+        return f"not verified: {missing} of {missing + len(servers)} servers do not answer"
     slowest = max(servers, key=lambda each: each.interval_s)
     if slowest.interval_s:
         return (

@@ -185,7 +185,7 @@ def test_a_member_that_hangs_or_leaves_is_left_for_another(job: StagedJob) -> No
 def test_a_member_that_hangs_is_not_waited_for_at_each_step(job: StagedJob) -> None:
     release, asked = threading.Event(), list[Any]()
     hanging = job.stage(1)
-    hanging.stage.step = lambda each: asked.append(each) or release.wait(60) and None  # type: ignore[method-assign,assignment,return-value,func-returns-value]
+    hanging.stage.step = lambda each: asked.append(each) or (release.wait(60) and None)  # type: ignore[method-assign,assignment,return-value,func-returns-value]
     following = job.following(patience_s=0.1)
     following.use({1: Member(hanging.address, FIRST_LAYER)})
     try:
