@@ -14,6 +14,9 @@ from stretto_core.actuator import data_workers
 from stretto_core.actuator.observations import CountsTaken
 from stretto_core.actuator.state import ActuatorState, Facts
 
+PROGRAM_END_S = 600.0
+"""Seconds after the last sample within which a program may end by itself; then its worker is asked to leave."""
+
 
 def end(state: ActuatorState, phase: Literal["finished", "failed", "cancelled"]) -> None:
     """End the job: stop all its pods."""
@@ -79,6 +82,7 @@ def shortfalls(state: ActuatorState, completed: JobCompleted, taken: CountsTaken
         _without_data_workers(state),
         _not_exportable(state),
         _stopped_early(completed),
+        _programs_stopped(state),
     )
     return tuple(each for each in found if each is not None)
 
@@ -209,4 +213,20 @@ def _stopped_early(completed: JobCompleted) -> Shortfall | None:
         words="stopped early",
         detail=bounded(f"{completed.stopped}; {completed.samples_left:,} samples were left out"),
         lacking=False,
+    )
+
+
+def _programs_stopped(state: ActuatorState) -> Shortfall | None:
+    running = sorted(pod.name for pod in state.of_role("worker") if pod.phase == "running")
+    if not state.runs_program or not running:
+        return None
+    others = f" and {len(running) - 1} more" if len(running) > 1 else ""
+    return Shortfall(
+        kind="stopped-early",
+        words="programs stopped",
+        detail=bounded(
+            f"{PROGRAM_END_S:g} s after the last sample the program of {running[0]}{others} had not ended, and was "
+            "stopped: what it does at its end, such as to save a model, may be missing; let the program end sooner"
+        ),
+        lacking=True,
     )

@@ -62,11 +62,16 @@ def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str |
 
 
 def program_ended(state: ActuatorState, event: PodExited) -> Facts:
-    """Take note of a program that ended after the last sample; one that failed there may not have kept its result."""
-    if event.exit_code != USER_ERROR:
+    """Take note of a program that ended after the last sample; one that failed there may not have kept its result.
+
+    Nobody runs it again: all samples are done, and another worker would have none to lead it to its end.
+    """
+    if event.exit_code == 0:
         return []
     why = event.detail.rpartition(f"exit {event.exit_code}: ")[2]
-    return fail(state, f"the program of {event.pod} failed after the last sample{f': {why}' if why else ''}")
+    code = "no exit code" if event.exit_code is None else f"exit code {event.exit_code}"
+    what = why if event.exit_code == USER_ERROR and why else f"{code} ({event.reason}){f': {why}' if why else ''}"
+    return fail(state, f"the program of {event.pod} failed after the last sample, and may not have saved: {what}")
 
 
 def _too_many_user_failures(state: ActuatorState, what: str, detail: str) -> str | None:

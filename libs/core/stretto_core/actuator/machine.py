@@ -147,8 +147,9 @@ class ActuatorMachine:
             case CountsTaken() if state.phase == "completing" and state.completed is not None:
                 count = job_finished_of_program if state.runs_program else job_finished
                 finished = count(state.samples_total, state.completed, event)
+                lacks = shortfalls(state, state.completed, event)
                 end(state, "finished")
-                return [replace(finished, shortfalls=shortfalls(state, state.completed, event))]
+                return [replace(finished, shortfalls=lacks)]
             case JobCancelled() if not state.ended:
                 end(state, "cancelled")
             case _:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from stretto_core.actuator.ending import PROGRAM_END_S
 from stretto_core.actuator.placement import claim
 from stretto_core.actuator.state import ActuatorState, MigrationCause, Pod
-
-PROGRAM_END_S = 600.0
-"""Seconds after the last sample within which a program may end by itself; then its worker is asked to leave."""
 
 
 @dataclass(frozen=True, slots=True)

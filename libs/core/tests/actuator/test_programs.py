@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from actuator_builders import counts_taken, job_completed, pod_exited
 from actuator_cluster import SimulatedCluster, started
 from stretto_core.actuator.counts import job_finished_of_program
+from stretto_core.actuator.ending import PROGRAM_END_S
 from stretto_core.actuator.state import JobOpened
-from stretto_core.actuator.steps import PROGRAM_END_S, next_steps
+from stretto_core.actuator.steps import next_steps
 from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied
 from stretto_messages.base import GIB
 from stretto_messages.values import NO_SERVERS, Plan
@@ -46,15 +48,32 @@ def test_the_job_waits_for_what_programs_do_after_the_last_sample() -> None:
 
 def test_it_waits_for_so_long_and_no_longer() -> None:
     cluster = trained()
+    cluster.kill("worker-0", "completed", 0)
     cluster.now += PROGRAM_END_S
-    assert next_steps(cluster.state, cluster.now).conclude
+    cluster.run()
+    (finished,) = cluster.told(JobFinished)
+    repeated, stopped = finished.shortfalls
+    assert not repeated.lacking
+    assert (stopped.words, stopped.lacking) == ("programs stopped", True)
+    assert "600 s after the last sample the program of worker-1 had not ended" in stopped.detail
 
 
-def test_a_program_that_fails_after_the_last_sample_fails_the_job() -> None:
+@pytest.mark.parametrize(
+    ("reason", "code", "detail", "told"),
+    [
+        ("failed", 3, "exit 3: the program ended with status 1", "the program ended with status 1"),
+        ("killed", 137, "", "exit code 137 (killed)"),
+        ("killed", 139, "", "exit code 139 (killed)"),
+        ("node-lost", None, "", "no exit code (node-lost)"),
+    ],
+)
+def test_a_program_that_does_not_end_well_after_the_last_sample_fails_the_job(
+    reason: str, code: int | None, detail: str, told: str
+) -> None:
     cluster = trained()
-    cluster.tell(pod_exited("worker-1", "error", 3, "exit 3: the program ended with status 1"))
+    cluster.tell(pod_exited("worker-1", reason, code, detail))
     (failed,) = cluster.told(JobFailed)
-    assert failed.reason == ("the program of worker-1 failed after the last sample: the program ended with status 1")
+    assert failed.reason == f"the program of worker-1 failed after the last sample, and may not have saved: {told}"
 
 
 def test_samples_that_workers_did_not_report_are_lost() -> None:
