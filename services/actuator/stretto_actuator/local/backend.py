@@ -146,7 +146,7 @@ class LocalBackend:
             if status.state == "running":
                 self._ends.watch(record)
                 if "memory-watch" in record.limits:
-                    self._watch_memory(record, status)
+                    self._watch_memory(record)
             result.append(status)
         return result
 
@@ -199,7 +199,7 @@ class LocalBackend:
             raise BackendError(f"{job}/{pod} cannot get {cpu_cores} cores and {memory_bytes} bytes: {error}") from error
         limits = _limits(record.group, cpu_cores)
         if "memory-watch" in limits:
-            used = _resident_bytes(self._status(record).pids)
+            used = _held_bytes(self._processes.members(record), memory_bytes)
             memory_bytes = max(memory_bytes, int(used * HEADROOM))
         if "cpu-affinity" in (*limits, *record.limits):
             self._processes.pin(record, cpu_cores)
@@ -326,8 +326,9 @@ class LocalBackend:
 
     # weaker limits ---------------------------------------------------------------------------------------------
 
-    def _watch_memory(self, record: Record, status: PodStatus) -> None:
-        if not record.oom_killed and _resident_bytes(status.pids) > record.memory_bytes:
+    def _watch_memory(self, record: Record) -> None:
+        limit = record.memory_bytes
+        if not record.oom_killed and _held_bytes(self._processes.members(record), limit) > limit:
             record = replace(record, oom_killed=True)
             self._records.write(record)
         if record.oom_killed:  # also one whose kill did not come to its end with an actuator before this one
@@ -356,11 +357,21 @@ def _limits(group: Group, cpu_cores: float) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _resident_bytes(pids: tuple[int, ...]) -> int:
+def _held_bytes(processes: Sequence[psutil.Process], limit_bytes: int) -> int:
+    """Return the resident bytes of these processes; beyond the limit each page they share counts once, which is slow.
+
+    Forks share most of their pages, and a pod is not killed for the sum of what they share.
+    """
     used = 0
-    for pid in pids:
+    for process in processes:
         with contextlib.suppress(psutil.Error):
-            used += psutil.Process(pid).memory_info().rss
+            used += process.memory_info().rss
+    if used <= limit_bytes:
+        return used
+    used = 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            used += process.memory_full_info().pss
     return used
 
 

@@ -234,6 +234,21 @@ async def test_memory_beyond_the_limit_is_an_oom_kill_by_whatever_means_there_ar
     assert cgroups or not kernel
 
 
+async def test_memory_of_what_a_pod_starts_is_the_pods(folder: Path) -> None:
+    """A program of the user's is a child of the process that runs it."""
+    backend = LocalBackend(folder, cgroups=False)
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {HUNGRY!r}])"
+    await backend.launch(spec(folder, "worker-0", script, memory=512 * MIB))
+    await until(lambda: "fed" in (folder / "pods/j/worker-0/log").read_text())
+    _, memory = await backend.resize("j", "worker-0", 1.0, 100 * MIB)
+    assert memory > 300 * MIB, "no less than the child holds"
+    record = backend._records.read("j", "worker-0")
+    assert record is not None
+    backend._records.write(replace(record, memory_bytes=64 * MIB))
+    (pod,) = await ended(backend)
+    assert (pod.reason, pod.exit_code) == ("oom-killed", 137)
+
+
 async def test_a_kill_for_memory_that_an_actuator_did_not_live_to_finish_is_finished_by_the_next(folder: Path) -> None:
     first = LocalBackend(folder, cgroups=False)
     await first.launch(spec(folder, "ps-0", ""))
