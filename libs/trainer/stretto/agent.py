@@ -17,6 +17,8 @@ ADDRESS_VARIABLE = "STRETTO_AGENT"
 BATCH, END, LEAVE, REFUSED = "batch", "end", "leave", "refused"
 """The first words of an answer; after ``batch`` follow the first number and the one behind the last."""
 
+_GONE = "the process that runs this program is gone; end, and Stretto runs it again"
+
 
 def samples() -> Iterator[range]:
     """Yield the numbers of the samples of one batch after the other, until all epochs are over.
@@ -35,10 +37,17 @@ def samples() -> Iterator[range]:
             f"{ADDRESS_VARIABLE} is not set: submit a job file with program.command and a dataset, and Stretto runs "
             "this program with it"
         )
-    with connected(path) as link, link.makefile("r", encoding="ascii") as answers:
+    try:
+        link = connected(path)
+    except OSError as error:
+        raise StrettoError(f"{ADDRESS_VARIABLE} = {path} cannot be reached: {error.strerror}; {_GONE}") from error
+    with link, link.makefile("r", encoding="ascii") as answers:
         while True:
-            link.sendall(b"next\n")
-            word, _, rest = answers.readline().strip().partition(" ")
+            try:
+                link.sendall(b"next\n")
+                word, _, rest = answers.readline().strip().partition(" ")
+            except OSError as error:
+                raise StrettoError(_GONE) from error
             if word == BATCH:
                 first, stop = rest.split()
                 yield range(int(first), int(stop))
@@ -47,7 +56,7 @@ def samples() -> Iterator[range]:
             elif word == LEAVE:
                 raise SystemExit(0)
             else:
-                raise StrettoError(rest or "the process that runs this program is gone; end, and Stretto runs it again")
+                raise StrettoError(rest or _GONE)
 
 
 def connected(path: str) -> socket.socket:

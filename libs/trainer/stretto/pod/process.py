@@ -74,6 +74,8 @@ class PodSettings:
     """A worker's stage; from 1 on it computes steps for others, and leases no shard."""
     first_layer: int = 0
     """The first layer of a worker's stage."""
+    stop_grace_s: float = 15.0
+    """Time between SIGTERM to the pod and SIGKILL."""
 
     @property
     def index(self) -> int:
@@ -154,6 +156,7 @@ def settings_of(environment: Mapping[str, str], role: str) -> PodSettings:
         device=environment.get("STRETTO_DEVICE", ""),
         stage=int(number("STAGE", "0")),
         first_layer=int(number("FIRST_LAYER", "0")),
+        stop_grace_s=number("STOP_GRACE_S", "15"),
         plane_encrypted=encryption == "required",
     )
 

@@ -26,6 +26,8 @@ class Batches:
         self._given = 0
         """Samples of the batch that the program works on."""
         self._given_at_s = 0.0
+        self._is_begun = False
+        """True while the program may have worked on samples of the lease that it has not passed."""
         self.ended = False
         """True once the program was told that there are no more samples."""
         self.over = False
@@ -45,7 +47,7 @@ class Batches:
             if shard is not None:
                 first = shard.start + self._leases.offset
                 self._given = min(self._batch_size, shard.start + shard.length - first)
-                self._given_at_s = time.monotonic()
+                self._given_at_s, self._is_begun = time.monotonic(), True
                 return f"{BATCH} {first} {first + self._given}"
             reply = self._leases.next(0)
             if reply is not None and reply.answer == "end":
@@ -65,7 +67,7 @@ class Batches:
             return
         self._leases.passed(self._leases.offset + self._given)
         self._meter.step(self._given_at_s, time.monotonic(), self._given, StepTime())
-        self._given = 0
+        self._given, self._is_begun = 0, False
 
     def _settle(self) -> None:
         """Report a shard that is over, and let go of one that another worker has by now."""
@@ -74,6 +76,7 @@ class Batches:
             return
         if not self._leases.current:
             self._leases.drop()
+            self._is_begun = False
         elif self._leases.offset >= shard.length:
             self._leases.completed()
 
@@ -83,8 +86,15 @@ class Batches:
         self._meter.idle()
 
     def give_back(self, failure: str | None = None) -> None:
-        """Return what the program has not trained; ``failure``: it ended with an error, by its last words."""
+        """Return what the program has not trained; ``failure``: it ended with an error, by its last words.
+
+        In the middle of a batch a shard comes back without a failure by the pod's end alone, which counts all of its
+        rest as perhaps repeated; a release counts nothing.
+        """
         self._settle()
+        if self._is_begun and failure is None:
+            self._leases.beat()  # the last word on how far it was
+            return
         if self._leases.shard is None and self._leases.has_report:
             self._leases.next(0)  # reports the shard that is over; one that the reply leases is returned at once
         self._leases.release(self._leases.offset, failure)

@@ -6,6 +6,7 @@ numbers of its samples by :mod:`stretto.agent` (level 1).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -31,7 +32,11 @@ from .batches import AGAIN_S, Batches
 
 HEARTBEAT_S = 1.0
 LEAVE_S = 10.0
-"""Seconds until a program that is to leave, and asks for no batch meanwhile, gets SIGTERM."""
+"""Longest time until a program that is to leave, and asks for no batch meanwhile, gets SIGTERM."""
+LEAVE_SHARE = 2 / 3
+"""The share of the pod's time to leave after which the program gets SIGTERM at the latest; the rest is for its end."""
+ASKING_S = 2.0
+"""Seconds for which a connection of the program waits until the one before it is over."""
 POLL_S = 0.1
 SIGNALLED = 128
 """A shell's exit code of a process that a signal ended is this plus its number."""
@@ -55,7 +60,8 @@ class ProgramHost:
         self._plan_version = pod.settings.plan_version
         self._cpu_cores = pod.settings.cpu_cores
         self._asking = threading.Lock()
-        """Held while a process of the program has its connection."""
+        """Held while a process of the program takes the samples."""
+        self._links: set[socket.socket] = set()
         pod.usage = Usage(with_children=True)
 
     def run(self) -> int:
@@ -69,7 +75,7 @@ class ProgramHost:
             return self._watch()
         address = self._listen()
         code = self._wait(self._start({ADDRESS_VARIABLE: address}))
-        self._batches.over = True
+        self._hang_up()
         with self._asking:  # what the program asked for last is answered, and its connection over
             return self._ended(code)
 
@@ -85,10 +91,7 @@ class ProgramHost:
                 self._leases.wait(reply)
         code = self._wait(self._start({}))
         if code == 0 and not self._pod.leaving.is_set():
-            self._leases.passed(1)
-            self._leases.completed()
-            while self._leases.has_report and self._leases.next(0) is None:
-                self._pod.leaving.wait(AGAIN_S)
+            report_run(self._leases)
             return EXIT_OK
         self._leases.release(0)
         return self._failed(code)
@@ -115,19 +118,37 @@ class ProgramHost:
 
     def _serve(self, link: socket.socket) -> None:
         """Answer one process of the program until it closes its connection."""
+        self._links.add(link)
+        try:
+            self._answer(link)
+        except OSError:  # the program was killed before it got its answer
+            pass
+        finally:
+            self._links.discard(link)
+
+    def _answer(self, link: socket.socket) -> None:
         with link, link.makefile("r", encoding="ascii") as asked:
-            if not self._asking.acquire(blocking=False):
+            if not asked.readline():  # before any answer: a connection that ends with an unread request loses it
+                return
+            if not self._asking.acquire(timeout=ASKING_S):
                 refused = "another process of this pod takes its samples: let one of them ask, and hand them on"
                 link.sendall(f"{REFUSED} {refused}\n".encode())
                 return
             try:
-                for _ in asked:
+                is_asked = True
+                while is_asked and not self._batches.over:
                     link.sendall(f"{self._batches.next()}\n".encode())
-            except OSError:  # the program was killed before it got its answer
-                pass
+                    is_asked = bool(asked.readline())
             finally:
                 self._batches.forget()
                 self._asking.release()
+
+    def _hang_up(self) -> None:
+        """End all connections: a process that the program left behind may hold its own for ever."""
+        self._batches.over = True
+        for link in list(self._links):
+            with contextlib.suppress(OSError):  # it is over already
+                link.shutdown(socket.SHUT_RDWR)
 
     def _ended(self, code: int) -> int:
         """Give back what the program has not trained, and return the pod's exit code. Raises DataError."""
@@ -136,10 +157,9 @@ class ProgramHost:
             self._batches.give_back()
             return EXIT_OK
         if code == 0:
-            self._batches.give_back()
-            raise DataError(
-                "the program ended with status 0 before its samples did: read stretto.agent.samples() to its end"
-            )
+            early = "the program ended with status 0 before its samples did"
+            self._batches.give_back(early)
+            raise DataError(f"{early}: read stretto.agent.samples() to its end")
         if code > 0 and not leaves:
             self._batches.give_back(f"the program ended with status {code}")
         else:
@@ -172,17 +192,21 @@ class ProgramHost:
 
     def _wait(self, program: subprocess.Popen[bytes]) -> int:
         """Wait until the program has ended; return its status, or minus the signal that ended it."""
-        patience_s = LEAVE_S if self._program.level else 0.0
+        patience_s = patience_of(self._pod.settings.stop_grace_s) if self._program.level else 0.0
         asked_at_s: float | None = None
+        is_ended = False
         while (code := program.poll()) is None:
             time.sleep(POLL_S)
             if not self._pod.leaving.is_set():
+                if not self._program.level:
+                    keep_run(self._leases)
                 continue
             if asked_at_s is None:
                 asked_at_s = time.monotonic()
                 log.info("asked to leave: the program ends when it asks for its next batch, or in %g s", patience_s)
-            if time.monotonic() - asked_at_s >= patience_s:
+            if not is_ended and time.monotonic() - asked_at_s >= patience_s:
                 program.terminate()
+                is_ended = True
         return code
 
     def _failed(self, code: int) -> int:
@@ -220,6 +244,34 @@ class ProgramHost:
         self._plan_version = request.plan_version
         self._cpu_cores = request.cpu_cores
         return TrainUnderReply(job=request.job)
+
+
+def patience_of(grace_s: float) -> float:
+    """Return the seconds until a program that is to leave gets SIGTERM; after ``grace_s`` the pod gets SIGKILL."""
+    return min(LEAVE_S, grace_s * LEAVE_SHARE)
+
+
+def keep_run(leases: Leases) -> None:
+    """Lease the run again if its lease expired while this worker was not heard; the program runs on."""
+    if not leases.current:
+        leases.drop()
+        reply = leases.next(0)
+        if reply is not None and reply.shard is None:
+            log.warning("the run of this program was leased to another worker, which runs it as well")
+
+
+def report_run(leases: Leases) -> None:
+    """Report the run as done, until a report was in time; one that came late is made again under a new lease."""
+    while True:
+        leases.beat()  # a lease that went stale cannot be reported, and the next request is for a new one
+        leases.passed(1)
+        leases.completed()
+        is_report = leases.has_report
+        reply = leases.next(0)
+        if reply is not None and (reply.answer in ("end", "unknown") or (is_report and not reply.stale)):
+            return
+        if reply is None or reply.shard is None:
+            time.sleep(AGAIN_S)
 
 
 def _die_together() -> None:

@@ -74,6 +74,17 @@ def test_a_loop_that_is_left_early_gets_its_batch_again() -> None:
     assert asked.next() == first
 
 
+def test_a_shard_that_is_left_in_the_middle_of_a_batch_comes_back_by_the_end_of_its_pod() -> None:
+    """A release would count nothing as repeated."""
+    asked = Asked()
+    asked.next()
+    asked.next()
+    asked.batches.forget()
+    asked.batches.give_back()
+    assert not asked.book.requeued
+    assert asked.bus.ledger.state.workers["worker-0"].lease.offset == 8
+
+
 def test_a_shard_that_another_worker_has_is_dropped() -> None:
     asked = Asked()
     first = asked.next()

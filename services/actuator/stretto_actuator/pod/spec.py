@@ -127,6 +127,7 @@ def pod_spec(
         "STRETTO_MEMORY_BYTES": str(pod.memory_bytes),
         "STRETTO_POD_FOLDER": places.scratch,
         "STRETTO_STATE_FOLDER": places.state,
+        "STRETTO_STOP_GRACE_S": f"{settings.stop_grace_s:g}",
         "STRETTO_PLANE_ENCRYPTED": settings.plane_encryption,
         **({"STRETTO_DEVICE": pod.device} if pod.device else {}),
         **({"STRETTO_STAGE": str(pod.stage), "STRETTO_FIRST_LAYER": str(pod.first_layer)} if pod.stage else {}),

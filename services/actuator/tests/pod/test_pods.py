@@ -244,6 +244,11 @@ class TestSecrets:
         assert "canary" not in repr(refused.value.__cause__)
 
 
+def test_pods_know_how_long_they_have_to_leave() -> None:
+    environment = described(ActuatorSettings(stop_grace_s=6.5)).environment
+    assert environment["STRETTO_STOP_GRACE_S"] == "6.5"
+
+
 @pytest.mark.parametrize(
     ("backend", "setting", "told"),
     [

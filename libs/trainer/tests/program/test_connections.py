@@ -1,0 +1,116 @@
+"""The process that runs a program: its connections, its lease of a whole run, and how it asks a program to end."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import stretto.agent
+from ledger_bus import LedgerBus
+from stretto.errors import StrettoError
+from stretto.pod.process import Pod
+from stretto.program import host
+from stretto.program.host import ProgramHost, keep_run, patience_of, report_run
+from stretto.worker.leases import Leases
+from stretto_wire.program import ProgramSpec
+
+
+def hosted(level: Any = 1) -> Any:
+    spec = SimpleNamespace(dataset=SimpleNamespace(batch_size=8))
+    settings = SimpleNamespace(spec=spec, plan_version=1, cpu_cores=1.0, stop_grace_s=15.0)
+    pod = SimpleNamespace(bus=LedgerBus(), leaving=threading.Event(), settings=settings)
+    return ProgramHost(cast("Pod", pod), ProgramSpec(command=("train",), level=level))
+
+
+def asked(runs: Any) -> str:
+    """Ask for one batch over a connection that is closed then; return the answer."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        theirs.sendall(b"next\n")
+        theirs.shutdown(socket.SHUT_WR)
+        runs._serve(ours)
+        return theirs.makefile().readline().split()[0]
+
+
+def test_a_connection_waits_for_the_end_of_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = hosted()
+    waits: list[float] = []
+    lock = SimpleNamespace(acquire=lambda timeout: not waits.append(timeout), release=lambda: None)
+    monkeypatch.setattr(runs, "_asking", lock)
+    assert asked(runs) == stretto.agent.BATCH
+    assert waits == [host.ASKING_S]
+
+
+def test_a_second_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "ASKING_S", 0.0)
+    runs = hosted()
+    with runs._asking:
+        assert asked(runs) == stretto.agent.REFUSED
+
+
+def test_a_process_that_the_program_left_behind_does_not_hold_its_worker() -> None:
+    runs = hosted()
+    ours, theirs = socket.socketpair()
+    serves = threading.Thread(target=runs._serve, args=(ours,), daemon=True)
+    serves.start()
+    with theirs:
+        theirs.sendall(b"next\n")
+        assert theirs.makefile().readline().startswith(stretto.agent.BATCH)
+        runs._hang_up()
+        assert runs._asking.acquire(timeout=60)
+    serves.join(60)
+    assert not runs._links
+
+
+def test_a_socket_that_is_gone_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(stretto.agent.ADDRESS_VARIABLE, str(tmp_path / "agent.sock"))
+    with pytest.raises(StrettoError, match=r"STRETTO_AGENT = .* cannot be reached: No such file .*; the process that"):
+        next(stretto.agent.samples())
+
+
+def leased() -> tuple[LedgerBus, Leases]:
+    bus = LedgerBus()
+    leases = Leases(cast("Any", bus), threading.Event())
+    leases.next(0)
+    lease = bus.ledger.state.workers["worker-0"].lease
+    assert lease is not None
+    lease.attempt += 1  # it expired, and came back
+    return bus, leases
+
+
+def test_a_run_whose_lease_expired_is_leased_again_while_it_goes_on() -> None:
+    bus, leases = leased()
+    leases.beat()
+    assert not leases.current
+    keep_run(leases)
+    lease = bus.ledger.state.workers["worker-0"].lease
+    assert leases.current
+    assert leases.shard is not None
+    assert lease is not None
+    assert leases.shard.attempt == lease.attempt
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_success_of_a_run_counts_though_its_lease_expired(is_told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    bus, leases = leased()
+    if not is_told:  # the expiry comes between the last heartbeat and the report
+        monkeypatch.setattr(leases, "beat", lambda: None)
+    report_run(leases)
+    book = bus.ledger.state.book
+    assert book is not None
+    assert book.samples_done == 20
+
+
+def test_a_program_gets_sigterm_once_and_before_its_pod_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [patience_of(grace_s) for grace_s in (15.0, 6.0, 0.0)] == [10.0, 4.0, 0.0]
+    monkeypatch.setattr(host, "POLL_S", 0.0)
+    runs = hosted(level=0)
+    runs._pod.leaving.set()
+    polls, signals = iter([None, None, None, 0]), list[str]()
+    program = SimpleNamespace(poll=lambda: next(polls), terminate=lambda: signals.append("SIGTERM"))
+    assert runs._wait(program) == 0
+    assert signals == ["SIGTERM"]
