@@ -199,7 +199,7 @@ class LocalBackend:
             raise BackendError(f"{job}/{pod} cannot get {cpu_cores} cores and {memory_bytes} bytes: {error}") from error
         limits = _limits(record.group, cpu_cores)
         if "memory-watch" in limits:
-            used = _held_bytes(self._processes.members(record), memory_bytes)
+            used = self._processes.held_bytes(record, memory_bytes)
             memory_bytes = max(memory_bytes, int(used * HEADROOM))
         if "cpu-affinity" in (*limits, *record.limits):
             self._processes.pin(record, cpu_cores)
@@ -327,8 +327,7 @@ class LocalBackend:
     # weaker limits ---------------------------------------------------------------------------------------------
 
     def _watch_memory(self, record: Record) -> None:
-        limit = record.memory_bytes
-        if not record.oom_killed and _held_bytes(self._processes.members(record), limit) > limit:
+        if not record.oom_killed and self._processes.held_bytes(record, record.memory_bytes) > record.memory_bytes:
             record = replace(record, oom_killed=True)
             self._records.write(record)
         if record.oom_killed:  # also one whose kill did not come to its end with an actuator before this one
@@ -355,24 +354,6 @@ def _limits(group: Group, cpu_cores: float) -> tuple[str, ...]:
     if "memory" not in group.folders:
         names.append("memory-watch")
     return tuple(names)
-
-
-def _held_bytes(processes: Sequence[psutil.Process], limit_bytes: int) -> int:
-    """Return the resident bytes of these processes; beyond the limit each page they share counts once, which is slow.
-
-    Forks share most of their pages, and a pod is not killed for the sum of what they share.
-    """
-    used = 0
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            used += process.memory_info().rss
-    if used <= limit_bytes:
-        return used
-    used = 0
-    for process in processes:
-        with contextlib.suppress(psutil.Error):
-            used += process.memory_full_info().pss
-    return used
 
 
 def _tail(log: Path, limit_bytes: int) -> str:

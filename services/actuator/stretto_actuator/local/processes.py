@@ -62,6 +62,15 @@ class PodProcesses:
                         result.append(process)
         return result
 
+    def held_bytes(self, record: Record, limit_bytes: int) -> int:
+        """Return the resident bytes of the pod's processes; beyond the limit a page they share counts once, slowly.
+
+        Forks share most of their pages, and a pod is not killed for the sum of what they share.
+        """
+        members = self.members(record)
+        used = sum(_resident_bytes(process) for process in members)
+        return used if used <= limit_bytes else sum(_resident_bytes(process, shared=True) for process in members)
+
     def end(self, record: Record) -> None:
         """Send SIGTERM to the pod, which knows its children; to all of its processes before it wrote down its pid."""
         child = self.child(record)
@@ -113,6 +122,13 @@ class PodProcesses:
             _pin_threads(shell, chosen)  # first: processes that it starts from now on inherit it
         for process in self.members(record):
             _pin_threads(process, chosen)
+
+
+def _resident_bytes(process: psutil.Process, shared: bool = False) -> int:
+    """Return the resident bytes of a process, 0 of one that has ended; ``shared``: only its part of shared pages."""
+    with contextlib.suppress(psutil.Error):
+        return int(process.memory_full_info().pss if shared else process.memory_info().rss)
+    return 0
 
 
 def _send(number: Signals, processes: Iterable[psutil.Process]) -> None:
