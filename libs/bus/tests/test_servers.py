@@ -40,7 +40,7 @@ def test_a_setting_names_an_interval_or_none(setting: str, seconds: float | None
         ("2m", [SYNCED, LATE], ""),
         ("", [SYNCED, LATE], ""),
         ("always", [SYNCED, LATE], "but n1 syncs every 120 s: write `sync_interval: always` into"),
-        ("10s", [LATE], "made for the sync interval 10s (STRETTO_STREAMS_SYNC_INTERVAL, or what all"),
+        ("10s", [LATE], "made for the sync interval 10s (STRETTO_STREAMS_SYNC_INTERVAL, or what all did), but n1"),
         ("", [SYNCED, BusServer("n2", (2, 14, 5), 0.0)], "n2 is NATS 2.14.5: run NATS 2.14.6 or later on every serv"),
     ],
 )

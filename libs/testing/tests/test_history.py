@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from planted import PLANTS
+from planted_defects import PLANTS
 
 HERE = Path(__file__).parent
 QUICK = ("what a dead worker held is not put back", "a successor does not look for the outputs of its predecessor")
@@ -38,10 +38,10 @@ def test_what_was_promised_holds_in_the_first_histories() -> None:
 @pytest.mark.parametrize("name", QUICK)
 def test_a_planted_defect_is_found(name: str) -> None:
     number = next(number for number, plant in enumerate(PLANTS) if plant.name == name)
-    assert printed(str(HERE / "planted.py"), str(number), str(SEEDS)) != "None\n"
+    assert printed(str(HERE / "planted_defects.py"), str(number), str(SEEDS)) != "None\n"
 
 
 @pytest.mark.night
 @pytest.mark.parametrize("number", range(len(PLANTS)), ids=lambda number: PLANTS[number].name)
 def test_every_planted_defect_is_found(number: int) -> None:
-    assert printed(str(HERE / "planted.py"), str(number), str(SEEDS)) != "None\n"
+    assert printed(str(HERE / "planted_defects.py"), str(number), str(SEEDS)) != "None\n"

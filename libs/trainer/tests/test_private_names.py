@@ -13,12 +13,21 @@ OWN = {"self", "cls", "super()", "sys", "os", "KafkaError"}
 
 
 def private_names(source: str) -> list[str]:
-    """Return the attributes with one leading underscore that code takes from objects of others."""
+    """Return the attributes with one leading underscore that code takes from objects of others.
+
+    ``_replace`` is a public method, of named tuples.
+    """
     found = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Attribute))
     return [
         ast.unparse(node)
         for node in found
-        if node.attr.startswith("_") and not node.attr.startswith("__") and ast.unparse(node.value) not in OWN
+        if node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and node.attr != "_replace"
+        and ast.unparse(node.value) not in OWN
+        and not node.attr.startswith("__")
+        and node.attr != "_replace"
+        and ast.unparse(node.value) not in OWN
     ]
 
 

@@ -142,9 +142,9 @@ def contradiction(setting: str, servers: Iterable[BusServer]) -> str:
     if late:
         syncs = ", ".join(f"{each.name} syncs every {each.interval_s:g} s" for each in late)
         found.append(
-            f"the streams were made for the sync interval {setting} (STRETTO_STREAMS_SYNC_INTERVAL, or what all servers "
-            f"did), but {syncs}: write `sync_interval: {setting}` into the block jetstream of each and restart it, or "
-            "make the streams again with the servers' own"
+            f"the streams were made for the sync interval {setting} (STRETTO_STREAMS_SYNC_INTERVAL, or what all did), "
+            f"but {syncs}: write `sync_interval: {setting}` into the block jetstream of each and restart it, or make "
+            "the streams again with the servers' own"
         )
     return "; ".join(found)
 

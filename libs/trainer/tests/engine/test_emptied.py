@@ -87,7 +87,7 @@ def test_books_and_parameters_of_two_returns_do_not_meet(cluster_here):
     assert [server.store.finished().tolist() for server in servers.processes.values()] == [[5], [5]]
     servers.processes[1].store.set_lineage(8)
     with pytest.raises(OwnershipUnknown):  # columns of two returns are no parameters
-        worker._routes.refresh()
+        worker.routes.refresh()
 
 
 @pytest.mark.parametrize("returns", [1, 3])

@@ -105,7 +105,7 @@ def test_a_repeated_push_changes_nothing_and_a_torn_one_is_completed(cluster):
     assert servers.checksum() == before
     assert [c.stats().repeated_samples for c in servers.controls()] == [40, 40]
     # a worker that dies after it reached one of two servers
-    part = torn._routes.current().parts[1]
+    part = torn.routes.current().parts[1]
     head = np.array([5, 1, 40, 80, 1])
     gradients = Gradients.of(EXACT, rows, LAYOUT.split_dense(dense), np.zeros(3, np.float32))
     part.link.ask(Kind.PUSH, client.push_part(LAYOUT, part.claim, head, keys, gradients))
@@ -333,7 +333,7 @@ def test_a_server_that_joins_does_not_end_a_lease(cluster):
 def test_a_server_is_opened_once_and_only_another_address_is_a_loss(cluster, monkeypatch):
     servers = cluster(LAYOUT, 1)
     parameters = servers.worker(timeout_s=5)
-    routes, opened = parameters._routes, []
+    routes, opened = parameters.routes, []
     open_link, generation = routes._open, parameters.generation
 
     def slow(server, address):
@@ -370,7 +370,7 @@ def test_a_server_that_left_the_list_counts_as_lost_though_it_answers(cluster):
         push(parameters, attempt=2, generation=generation)
     push(parameters, attempt=2, generation=parameters.generation)
     assert (servers.control(1).applied().samples == 10).all()
-    assert set(parameters._routes._links) == {1}
+    assert set(parameters.routes._links) == {1}
 
 
 def test_a_server_that_gave_all_away_and_left_is_no_loss(cluster):
@@ -384,7 +384,7 @@ def test_a_server_that_gave_all_away_and_left_is_no_loss(cluster):
     push(parameters, 10, 20, generation=generation)
     address = servers.addresses.pop(0)
     parameters.connect(dict(servers.addresses))
-    assert set(parameters._routes._links) == {1}
+    assert set(parameters.routes._links) == {1}
     servers.addresses[0] = address
     servers.lose(0)
     push(parameters, 20, 30, generation=generation)

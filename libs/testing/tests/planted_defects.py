@@ -1,6 +1,7 @@
 """Defects that a simulation has to find: one function each, changed in place as long as a history runs.
 
-``python planted.py NUMBER SEEDS`` plants one, and prints the first seed below SEEDS that finds it, and what it broke.
+``python planted_defects.py NUMBER SEEDS`` plants one, and prints the first seed below SEEDS that finds it, with what it
+broke.
 """
 
 from __future__ import annotations
