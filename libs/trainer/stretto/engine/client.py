@@ -271,17 +271,14 @@ class Parameters:
     def _rounded(self, pays: bool, seed: tuple[int, int], given: _Given) -> tuple[Gradients, Callable[[], None]]:
         """Return gradients as they travel, with what is owed; and the function to call once servers have them."""
         layout, (rows, dense, row_squares, dense_squares, state_delta) = self.layout, given
-        route = self.routes.current()
-        books = route.generation, route.lineage
+        books = (route := self.routes.current()).generation, route.lineage
         transfers = replace(self._pushed, slices=Transfer.FLOAT32) if pays else self._pushed
-        has_dense = len(dense) == layout.dense_size
-        nothing = np.broadcast_to(np.float32(0), (layout.slices, layout.slice_length))
-        slices = self._debt.added_to(layout.split_dense(dense), books) if has_dense else nothing
+        whole = self._debt.added_to(layout.split_dense(dense), books) if len(dense) == layout.dense_size else None
+        slices = np.broadcast_to(np.float32(0), (layout.slices, layout.slice_length)) if whole is None else whole
         of_slices = None if dense_squares is None else layout.split_dense(dense_squares)
         chances = np.random.default_rng(seed) if transfers.rows is Transfer.INT8 else None
         gradients = Gradients.of(transfers, rows, slices, self._state(state_delta), row_squares, of_slices, chances)
-        note = partial(self._debt.note, slices, gradients.slices, transfers.slices, books)
-        return gradients, note if has_dense else lambda: None  # a push of rows alone pays nothing of what is owed
+        return gradients, partial(self._debt.note, whole, gradients.slices, transfers.slices, books)
 
     # --- progress -----------------------------------------------------------------------------------------
 
