@@ -153,7 +153,7 @@ class Connection(Client):
             await self._process_op_err(error)
 
     async def _process_pong(self) -> None:
-        """Pass over a flush that nobody awaits any more: nats-py's reading task ends at the answer to its ping, and the
+        """Pass over a flush whose caller was cancelled: nats-py's reading task ends at the answer to its ping, and the
         connection hears nothing until three more pings have had none."""
         if self._pongs and self._pongs[0].done():
             self._pongs[0] = asyncio.get_running_loop().create_future()

@@ -97,7 +97,7 @@ class PodProcess:
             case messages.EmptyServer():
                 return messages.EmptyServerReply(job=job, accepted=False, detail="not simulated")
             case _:
-                raise NotImplementedError(type(request).__name__)
+                raise AssertionError(f"no simulated server understands {type(request).__name__}: add it here")
 
     def _claim(self, request: messages.ClaimBuckets) -> Message:
         wanted = [int(number in request.buckets) for number in range(BUCKETS)]

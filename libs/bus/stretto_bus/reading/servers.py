@@ -150,7 +150,7 @@ def contradiction(setting: str, servers: Iterable[BusServer]) -> str:
 
 
 def loss_of_power(servers: Sequence[BusServer], replicas: int) -> str:
-    """Say what a loss of power costs streams of so many replicas, by what their servers do."""
+    """Say what a loss of power costs streams that have this number of replicas, by what their servers do."""
     event = "a loss of power" if replicas == 1 else "a loss of power of most servers at once"
     if replicas > 1 and (missing := silent(servers)):
         return f"not verified: {missing} of {missing + len(servers)} servers do not answer"

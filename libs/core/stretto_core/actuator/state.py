@@ -53,7 +53,7 @@ class JobOpened:
     """Limit of the memory of workers whose predecessor was killed for its memory; 0: they never get more."""
     data: DataWorkers = NO_DATA_WORKERS
     averages_dense: bool = False
-    """Workers average dense gradients, and have to know each other. So have those of stages, whoever asks for them."""
+    """Workers average dense gradients, and have to know each other. Workers of stages know each other in any case."""
     runs_program: bool = False
     """Workers run a program of the user's: there are no parameter servers, and a worker ends when its program does."""
 

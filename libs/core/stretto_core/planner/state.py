@@ -70,7 +70,7 @@ class PlanState:
     mixes: list[Verified] = field(default_factory=list[Verified])
     """Plans with workers on devices, as they were measured."""
     stage_ratios: list[StageRatio] = field(default_factory=list[StageRatio])
-    """Measured times of stages, beside those of the model."""
+    """Measured times of stages, as ratios to what the model predicts."""
     stage_windows: int = 0
     """Settled windows of the plan in force, if that has several stages."""
     refused_at_s: float = 0.0

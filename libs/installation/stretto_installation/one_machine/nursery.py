@@ -253,7 +253,7 @@ def _tell(told: int, number: int) -> bool:
 
 @contextlib.contextmanager
 def one_thread() -> Generator[None]:
-    """Let numeric libraries that the block imports have no thread beside the one that calls them."""
+    """Let numeric libraries that the block imports compute in the calling thread alone."""
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)
     try:

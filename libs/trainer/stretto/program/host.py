@@ -215,7 +215,7 @@ class ProgramHost:
             return EXIT_OK
         if code < 0:
             return SIGNALLED - code
-        raise DataError(f"the program ended with status {code}; its last words are above, in `stretto logs`")
+        raise DataError(f"the program ended with status {code}; `stretto logs JOB/POD` has its last words")
 
     # --- reports and requests ---------------------------------------------------------------------------------
 
