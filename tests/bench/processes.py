@@ -36,6 +36,7 @@ class Process:
         environment: Mapping[str, str] | None = None,
         python: str = sys.executable,
     ) -> None:
+        self.complaints = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the child
         given = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1", **(environment or {})}
         self.child = subprocess.Popen(
             [python, *command],
@@ -43,7 +44,7 @@ class Process:
             env=os.environ | given,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.complaints,
             text=True,
         )
 
@@ -57,8 +58,12 @@ class Process:
         assert self.child.stdout is not None
         line = self.child.stdout.readline()
         if not line:
-            raise EOFError(f"{self.child.args} ended with status {self.child.wait()}")
+            raise EOFError(f"{self.child.args} ended with status {self.child.wait()}: {self._last_complaint()}")
         return json.loads(line)
+
+    def _last_complaint(self) -> str:
+        self.complaints.seek(0)
+        return (self.complaints.read().decode(errors="replace").strip().splitlines() or ["without a word"])[-1]
 
     def ask(self, **message: Any) -> Any:
         return self.send(**message).receive()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import ssl
@@ -28,6 +27,12 @@ _IN_TURN = (socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(CONNECT
 """Option by which the kernel queues a client at a full Unix socket: with a timeout of Python's it is refused."""
 
 
+async def _suspended(duration_s: float) -> None:
+    import asyncio  # a command, which blocks, starts sooner without it
+
+    await asyncio.sleep(duration_s)
+
+
 class AsyncDriver:
     """A connection for a running event loop: it suspends the coroutine that waits for it."""
 
@@ -37,7 +42,7 @@ class AsyncDriver:
         self,
         place: Place,
         transport: httpx.AsyncBaseTransport | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        sleep: Callable[[float], Awaitable[None]] = _suspended,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.place = place

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from stretto_messages.base import three_digits
-from stretto_messages.values import NO_SERVERS
+from stretto_messages.base import NO_SERVERS, three_digits
 
 _BARS = "▁▂▃▄▅▆▇█"
 

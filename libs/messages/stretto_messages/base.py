@@ -55,6 +55,8 @@ JobId = Annotated[
     Pattern(JOB_PATTERN),
     Doc("a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject"),
 ]
+NO_SERVERS = (1, 0.001, 2**20)
+"""Number, cores and bytes of parameter servers in the plan of a job that has none: no server could run so small."""
 CLUSTER = "_"
 """The key of the one machine that sees the messages of every job, and the job of the questions that it answers."""
 ClusterKey = Annotated[str, Pattern(r"^_$"), Doc("stands for the whole cluster")]

@@ -12,6 +12,7 @@ from annotated_types import Ge, Gt, Le, MaxLen, MinLen
 
 from stretto_messages.base import (
     GIB,
+    NO_SERVERS,
     RATE_MAX,
     Bytes,
     Cores,
@@ -167,8 +168,6 @@ DeviceName = Annotated[
     Doc("name of a type of devices of the installation: lower-case letters, digits and hyphens, at most 40"),
 ]
 Device = Annotated[str, MaxLen(40), Doc("type of devices of a worker; empty: the cluster's own cores")]
-NO_SERVERS = (1, 0.001, 2**20)
-"""Number, cores and bytes of parameter servers in the plan of a job that has none: no server could run so small."""
 GROUPS_MAX = 2
 """Most groups of workers on devices of one plan. With three, a front over them is too large to search exactly."""
 STAGES_MAX = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, StringConstraints
-from stretto_messages.values import NO_SERVERS
+from stretto_messages.base import NO_SERVERS
 
 from .jobspec.part import Spec
 

@@ -1,9 +1,10 @@
-"""The whole embedded control plane at rest: time until ready, memory, processor."""
+"""The whole embedded control plane at rest: time until ready, memory, processor, and of a command that asks it."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -20,11 +21,13 @@ WATCHED_S = 20.0
 READY_BAR_S = 6.0
 MEMORY_BAR_MIB = 500.0
 CPU_BAR_PERCENT = 5.0
+ANSWER_BAR_S = 0.4
+ANSWERS = 7
 MIB = 2**20
 
 
 def run() -> list[Row]:
-    """Return rows for readiness, memory and processor of everything that `stretto up` starts."""
+    """Return rows for readiness, memory and processor of everything that `stretto up` starts, and for a command."""
     folder = Path(tempfile.mkdtemp(prefix="stretto-idle-"))
     try:
         return _measure(folder)
@@ -53,6 +56,7 @@ def _measure(folder: Path) -> list[Row]:
     time.sleep(WATCHED_S)
     percent = 100 * (_cpu_s(processes) - before) / (time.perf_counter() - watched)
     names = f"{len(processes)} processes"
+    answer_s = sorted(_answer_s(folder) for _ in range(ANSWERS))
     return [
         row_at_most("control plane, ready", ready_s, "s", READY_BAR_S, f"{busy_s:.1f} s of CPU; load {load:.0f}"),
         row_at_most(
@@ -63,7 +67,20 @@ def _measure(folder: Path) -> list[Row]:
         row_at_most(
             "control plane, idle CPU", percent, "% of a core", CPU_BAR_PERCENT, f"{names} over {WATCHED_S:.0f} s"
         ),
+        row_at_most(
+            "stretto jobs, answered",
+            statistics.median(answer_s),
+            "s",
+            ANSWER_BAR_S,
+            f"of {ANSWERS}, from {answer_s[0]:.2f} to {answer_s[-1]:.2f} s; load {load:.0f}",
+        ),
     ]
+
+
+def _answer_s(folder: Path) -> float:
+    begin = time.perf_counter()
+    subprocess.run([COMMAND, "jobs", "--folder", str(folder)], capture_output=True, timeout=60, check=True)
+    return time.perf_counter() - begin
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:

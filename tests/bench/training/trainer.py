@@ -63,8 +63,9 @@ class Job:
 
     def connect(self, pipeline: bool = True, **more: Any) -> None:
         """Connect the workers, anew where they were connected before; they go on with other shards. more: `wire`."""
-        shared = {"servers": self.servers.addresses, "pipeline": pipeline, "stream": self.stream, **more}
-        shared |= self.servers.access
+        shared = {"servers": self.servers.addresses, "pipeline": pipeline, **more, **self.servers.access}
+        if self.stream:  # the baseline's workers have no such argument
+            shared["stream"] = True
         for number, worker in enumerate(self.workers):
             worker.send(do="connect", worker=number, first_shard=self.first_shard, **shared)
         for worker in self.workers:

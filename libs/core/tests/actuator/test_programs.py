@@ -10,8 +10,8 @@ from stretto_core.actuator.ending import PROGRAM_END_S
 from stretto_core.actuator.state import JobOpened
 from stretto_core.actuator.steps import next_steps
 from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied
-from stretto_messages.base import GIB
-from stretto_messages.values import NO_SERVERS, Plan
+from stretto_messages.base import GIB, NO_SERVERS
+from stretto_messages.values import Plan
 
 PLAN = Plan(2, NO_SERVERS[0], 1.0, NO_SERVERS[1], GIB, NO_SERVERS[2])
 OPENED = JobOpened("job", samples_total=12, runs_program=True)
