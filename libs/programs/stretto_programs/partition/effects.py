@@ -108,13 +108,6 @@ WRITES = _named(
     """
 )
 """Operations that may write the resource of any of their inputs."""
-INITIALIZERS = _named(
-    """
-    InitializeTable InitializeTableV2 InitializeTableFromTextFile InitializeTableFromTextFileV2
-    InitializeTableFromDataset MakeIterator
-    """
-)
-"""Operations that give a resource its first content: a run of these alone is no training."""
 RANDOM = _named(
     """
     RandomUniform RandomUniformInt RandomStandardNormal TruncatedNormal ParameterizedTruncatedNormal RandomShuffle
