@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,10 +16,13 @@ from stretto_parameters import LogDamaged
 
 from ..engine import LockedStore, ParameterServer, Spill
 from ..errors import CheckpointError
-from ..pod.process import PodSettings, resident_bytes
+from ..pod.process import PodSettings, give_back_freed_memory, resident_bytes
 
 _MEMORY_SHARE = 0.98
 """Share of the pod's limit; eviction begins at nine tenths of what that leaves for rows."""
+_SHORT, _GIVE_BACK_S = 0.8, 10.0
+"""Share of the budget from which freed memory is given back, which is before rows are evicted, and the time between two
+times: each takes some milliseconds of a core. Measured under chaos, a server of 92 MiB had kept 25 MiB of it."""
 _CHECKSUM_S = 20.0
 """Seconds that a request waits for a checksum: less than the time within which it has to be answered."""
 _DISK_SHARE = 0.8
@@ -63,11 +68,18 @@ class Checksum:
 class ColdRows:
     """The cold rows of a pod's server, by the settings of the job. memory_limit_bytes: returns the pod's limit now."""
 
-    def __init__(self, settings: PodSettings, memory_limit_bytes: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        settings: PodSettings,
+        memory_limit_bytes: Callable[[], int],
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._limits = settings.spec.resources.ps
         self._warms = settings.spec.rows.warm == "bf16"
         self._folder = settings.pod_folder or Path(tempfile.gettempdir())
         self._memory_limit_bytes = memory_limit_bytes
+        self._clock_s = clock_s
+        self._gave_back_s = -math.inf
         self._told = (0, 0)
 
     def spill(self) -> Spill | None:
@@ -79,7 +91,16 @@ class ColdRows:
         return Spill(self._folder / "cold-rows", bytes_max, self._budget_bytes, warms=self._warms)
 
     def _budget_bytes(self, used_bytes: int) -> int:
-        """Return what rows, entries and indices may take: the limit, less what the process has beside them."""
+        """Return what rows, entries and indices may take: rows go only for memory that something else really needs."""
+        budget_bytes, now_s = self._left_bytes(used_bytes), self._clock_s()
+        if used_bytes > _SHORT * budget_bytes and now_s - self._gave_back_s >= _GIVE_BACK_S:
+            self._gave_back_s = now_s
+            give_back_freed_memory()
+            budget_bytes = self._left_bytes(used_bytes)
+        return budget_bytes
+
+    def _left_bytes(self, used_bytes: int) -> int:
+        """Return the limit, less what the process has beside rows, entries and indices."""
         beside_bytes = max(0, resident_bytes() - used_bytes)
         return max(0, int(_MEMORY_SHARE * self._memory_limit_bytes()) - beside_bytes)
 
