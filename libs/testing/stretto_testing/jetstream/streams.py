@@ -112,7 +112,10 @@ class KeptStream:
 
     def matching(self, takes: Callable[[str], bool], start: int) -> list[int]:
         """Return the sequences from ``start`` on of all subjects that are taken, ascending."""
-        found = [seq for subject, seqs in self.by_subject.items() if takes(subject) for seq in seqs if seq >= start]
+        found: list[int] = []
+        for subject, sequences in self.by_subject.items():
+            if takes(subject) and next(reversed(sequences)) >= start:
+                found += [seq for seq in sequences if seq >= start]
         return sorted(found)
 
     def newest_of_each(self, takes: Callable[[str], bool]) -> list[int]:
