@@ -206,8 +206,7 @@ class SimulatedPlace:
         self._later(chance().expovariate(1 / START_S), lambda: self._begin(pod))
 
     def _count_cores(self) -> None:
-        # the arbiter gives the room of a finished job away while its last pods are being stopped
-        used = sum(pod.spec.cpu_cores for pod in self.pods.values() if not pod.job.is_over)
+        used = sum(pod.spec.cpu_cores for pod in self.pods.values())
         if used > self._cores + 1e-6:
             self.broken.append(f"pods have {used:g} cores, of {self._cores:g}: {sorted(self.pods)}")
 

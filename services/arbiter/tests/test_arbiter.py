@@ -10,9 +10,9 @@ from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_core.algorithms import SELECT
 from stretto_core.machine import Tick
-from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied, PodExited, PodPending
+from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied, PodExited, PodPending, PodStarted
 from stretto_messages.arbiter import PlanRefused
-from stretto_messages.base import GIB
+from stretto_messages.base import GIB, example_of
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.gateway import PlanRequested
 from stretto_messages.planner import CandidatesComputed, PlanProposed
@@ -102,16 +102,23 @@ def test_an_interval_that_reaches_zero_is_no_crash() -> None:
     assert cluster.tell(replace(message, candidates=(wide,)), 60) == []
 
 
-def test_a_completed_job_gives_back_its_room_when_its_pods_are_gone() -> None:
+@pytest.mark.parametrize("is_told", [True, False], ids=["told", "never told"])
+def test_a_completed_job_gives_back_its_room_when_its_pods_are_gone(is_told: bool) -> None:
     cluster = Cluster()
     cluster.start()
     completed = JobCompleted(job="a", samples=1, samples_abandoned=0, epochs=1, shards=1, requeued=0, started_at_s=1.0)
+    cluster.tell(replace(example_of(PodStarted), job="a", pod="ps-0", role="ps"))
     cluster.tell(completed)
     assert cluster.machine.free().cpu_cores == 6
     finished = JobFinished(
         job="a", samples_expected=1, samples_applied=1, samples_lost=0, samples_repeated=0, repeats_recognised=0, rows=1
     )
     cluster.tell(finished)
+    assert cluster.machine.free().cpu_cores == 6
+    if is_told:
+        cluster.tell(PodExited(job="a", pod="ps-0", role="ps", reason="stopped", exit_code=None))
+    else:
+        cluster.tell(Tick(), cluster.machine.settings.stop_grace_s + 1.0)
     assert cluster.machine.free().cpu_cores == 8
     assert not cluster.machine.ticking
 

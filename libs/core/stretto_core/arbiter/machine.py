@@ -13,6 +13,8 @@ of a slower algorithm to a round comes later, as an event (``background``).
 
 from __future__ import annotations
 
+from typing import Any
+
 from stretto_messages.actuator import (
     JobFailed,
     JobFinished,
@@ -69,7 +71,7 @@ ArbiterEvent = Tick | JobOpened | JobEvent
 class ArbiterMachine:
     """Decides plans; one for the whole cluster."""
 
-    version = 1
+    version = 2
     parted = "jobs"
 
     def __init__(
@@ -88,6 +90,11 @@ class ArbiterMachine:
             job.profile = job.profile.among(self.settings.devices)
         looks_ahead = getattr(select, "looks_ahead", False)
         self._context = StepContext(self.state, self.settings, select_name, ranking, ranking_name, looks_ahead)
+
+    @staticmethod
+    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Continue a state of version 1, which forgot a finished job at once: of such a job no pod is known."""
+        return state
 
     def handle(self, event: ArbiterEvent, now: float) -> list[Action]:
         """Take in an event of any job, or a Tick, then run the cycle."""
@@ -168,6 +175,8 @@ class ArbiterMachine:
                 answers += self._replacement(job, event)
             case PodPending() | PodStarted() | PodExited():
                 self._pod_placed(job, event, now)
+                if job.finished and not job.pods:
+                    self._forget(job)
             case _:
                 return []
         self._context.register.touch(job.job)
@@ -203,6 +212,10 @@ class ArbiterMachine:
     @staticmethod
     def _pod_placed(job: JobState, event: PodPending | PodStarted | PodExited, now: float) -> None:
         """Note if a pod finds no room. A pod that pulls its image has found it. Data workers are given up at once."""
+        if event.pod in job.pods:
+            job.pods.remove(event.pod)
+        if isinstance(event, PodStarted):
+            job.pods.append(event.pod)
         if not isinstance(event, PodPending) or event.reason == "image-pull":
             job.unplaced.pop(event.pod, None)
         elif event.role == "data":
@@ -214,8 +227,11 @@ class ArbiterMachine:
 
     def _ended(self, job: JobState, event: JobCompleted | JobCancelled | JobFailed | JobFinished, now: float) -> None:
         """Count its pods until they are gone: a completed job still saves and evaluates; others are stopped."""
-        if isinstance(event, JobFinished) or job.plan is None:
+        job.finished = job.finished or isinstance(event, JobFinished)
+        if job.plan is None or (job.finished and not job.pods):
             self._forget(job)
+        elif isinstance(event, JobFinished):
+            job.leaving_s, job.completed = now, False
         elif job.leaving_s is None or job.completed:
             job.leaving_s, job.completed = now, isinstance(event, JobCompleted)
 

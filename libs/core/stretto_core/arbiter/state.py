@@ -24,9 +24,9 @@ class ArbiterSettings:
     ``capacity`` is the cluster's. The request of a pod that finds no room is subtracted from it, until ``no_room_s``
     have passed: then it is tried again. A job is resized for throughput only when the predicted gain exceeds
     ``gain_fraction_min`` plus one standard deviation of the prediction, and its last change is ``settle_s`` ago.
-    A completed job's claim stands until its pods are gone, or for ``leave_timeout_s``, which is more than a final
-    checkpoint and an evaluation may take. The claim of a stopped job stands for ``stop_grace_s``, the time that pods
-    get to leave. A job that went back to a plan it had before does so again only after ``return_again_s``, so that
+    A completed job's claim stands until it is finished, or for ``leave_timeout_s``, which is more than a final
+    checkpoint and an evaluation may take; then until the last of its pods that had started is gone, at most for
+    ``stop_grace_s``, the time that pods get to leave. The claim of a stopped job stands for ``stop_grace_s``. A job that went back to a plan it had before does so again only after ``return_again_s``, so that
     noise does not make it alternate. A round decides on ``decisions_most`` jobs, each with its reasons: every event
     that comes meanwhile waits for all of them.
 
@@ -75,7 +75,8 @@ class JobState:
 
     ``plan`` is the last decided one, None until the job starts. ``applying``: the plan's pods are not all there, and
     ``before``, the previous plan, is claimed as well. ``applied_plans`` were in force, or are. ``leaving_s``: the time
-    since when the job has ended and waits only for its pods to go. ``replacing``: the parameter server that an
+    since when the job has ended and waits only for its pods to go. ``pods`` have started and not ended; once the job is
+    ``finished``, it waits for these alone. ``replacing``: the parameter server that an
     additional one, beyond the plan, is to replace. ``unplaced``: the plan's pods that wait for room, by name.
     ``ps_memory_bytes`` and ``shrink_to_bytes``: the forecast's need of each PS if it is more, or less, than the plan's.
     ``ps_base_bytes``: what each PS takes beside its rows. ``spill``: what spilling would cost by the forecast.
@@ -107,6 +108,8 @@ class JobState:
     returned_s: float | None = None
     submitted_s: float = 0.0
     completed: bool = False
+    finished: bool = False
+    pods: list[str] = field(default_factory=list[str])
     replacing: str = ""
     team: str = DEFAULT_TEAM
     unplaced: dict[str, Unplaced] = field(default_factory=dict[str, Unplaced])
