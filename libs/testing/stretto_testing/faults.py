@@ -44,6 +44,7 @@ KINDS = {
     "step clock": 1,
     "kill server": 2,
     "fill stream": 1,
+    "poison job": 1,
     "kill worker": 3,
     "freeze worker": 2,
     "cut worker": 1,
@@ -90,6 +91,10 @@ class Faults:
         if whom == "stream":
             self._note(fault, STREAM if fault.lot < 0.7 else STATE)
             self._fill(STREAM if fault.lot < 0.7 else STATE, fault.lasts_s)
+        elif whom == "job":
+            job = [*self._at.jobs.values()][int(fault.lot * len(self._at.jobs))]
+            self._note(fault, job.name)
+            self._at.store_poison(job)
         elif whom == "server":
             self._note(fault, "server")
             self._simulation.server.kill()

@@ -66,6 +66,7 @@ class History:
         names = [kind.name for kind in self._services]
         self._simulation.network.delay_s = self._conditions.delay_s
         self._simulation.server.is_clustered = self._conditions.is_clustered
+        self._simulation.server.lag_share = self._conditions.lag_share
         self._watch = Watch([*names, "actuator"] if self._is_whole else names, self._conditions.cores)
         self._outcome = Ending(seed, self._faults)
 
@@ -90,7 +91,7 @@ class History:
 
     async def _live(self) -> None:
         simulation, outcome = self._simulation, self._outcome
-        installation = await SimulatedInstallation.open(simulation, self._conditions.cores)
+        installation = await SimulatedInstallation.open(simulation, self._conditions.cores, self._conditions.window_s)
         faults = Faults(installation, list(self._faults))
         outcome.injected = faults.injected
         for kind in self._services:
@@ -107,7 +108,8 @@ class History:
             outcome.broken.append(f"not over {LIVE_WITHIN_S:g} s after the last fault: {', '.join(late)}")
             return
         await asyncio.sleep(max(0.0, faults.end_s - simulation.loop.time()) + CALMS_S)
-        outcome.broken += books(installation)
+        simulation.server.lag_share = 0.0  # whoever looks for himself may be shown less than there is
+        outcome.broken += books(installation) + self._watch.letters(installation.poison)
         services = [self._conditions.make(kind) for kind in self._services]
         if self._is_whole:
             outcome.broken += self._closed()

@@ -16,8 +16,10 @@ from stretto_installation.settings import StreamsSettings
 from stretto_messages.actuator import PodExited
 from stretto_runtime import Runner, Service
 from stretto_runtime.process.health import Health
+from stretto_wire.contract.registry import DEAD_LETTERS, STREAM, subject_of
 from stretto_wire.surroundings import chance
 
+from stretto_testing.jetstream.streams import SECOND_NS
 from stretto_testing.nodes import SimulatedProcess
 from stretto_testing.pods import PodProcess, SimulatedPlace
 from stretto_testing.simulation import URL, Simulation
@@ -69,13 +71,18 @@ class SimulatedInstallation:
     replicas: list[Replica] = field(default_factory=list[Replica])
     pods: list[SimulatedPod] = field(default_factory=list[SimulatedPod])
     serial: count[int] = field(default_factory=count)
+    poison: list[int] = field(default_factory=list[int])
+    """Sequences of stored messages that nobody can read"""
 
     @classmethod
-    async def open(cls, simulation: Simulation, cores: float) -> SimulatedInstallation:
-        """Make the streams, and a place with so many cores for pods."""
+    async def open(cls, simulation: Simulation, cores: float, window_s: float) -> SimulatedInstallation:
+        """Make the streams, which remember ids for ``window_s``, and a place with so many cores for pods."""
         client = await Client.connect(URL)
         variables = {"STRETTO_STREAMS_REPLICAS": "3" if simulation.server.is_clustered else "1"}
         await provision(client.bus, StreamsSettings.read(variables))
+        for name in (STREAM, DEAD_LETTERS):
+            stream = simulation.server.api.streams[name]
+            stream.configure(stream.config | {"duplicate_window": int(window_s * SECOND_NS)})
         jobs: dict[str, Job] = {}
         return cls(simulation, client, SimulatedPlace(simulation, jobs, cores), jobs)
 
@@ -147,6 +154,17 @@ class SimulatedInstallation:
         self._later(draw.uniform(0.5, 10.0), lambda: self.start_worker(pod.job))
         if draw.random() < TELLS_EXIT_SHARE:
             self._later(draw.uniform(0.1, 5.0), lambda: self._run(self._tell_exit(pod)))
+
+    def store_poison(self, job: Job) -> None:
+        """Store a message about a job that nobody can read."""
+        self._run(self._store_poison(job))
+
+    async def _store_poison(self, job: Job) -> None:
+        message_id = f"poison:{next(self.serial)}"
+        exited = PodExited(job=job.name, pod="nobody", role="worker", reason="killed", exit_code=0)
+        headers = {"ce-id": message_id, "Nats-Msg-Id": message_id}
+        with contextlib.suppress(BusFault):  # then it is not stored, or nobody knows
+            self.poison.append(await self.client.bus.store(subject_of(exited), b"{", headers))
 
     async def _tell_exit(self, pod: SimulatedPod) -> None:
         exited = PodExited(job=pod.job.name, pod=pod.name, role="worker", reason="killed", exit_code=-9)

@@ -17,7 +17,7 @@ from stretto_runtime.inputs import CLUSTER_PARTITION, input_seq, of_cluster
 from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.codec import decode
-from stretto_wire.contract.registry import STREAM
+from stretto_wire.contract.registry import DEAD_LETTERS, STREAM
 
 from stretto_testing.installation import SimulatedInstallation
 from stretto_testing.jetstream.streams import Kept, KeptStream
@@ -36,10 +36,17 @@ class Watch:
         self._fences: dict[str, tuple[str, int]] = {}
         """Service and partition -> who wrote the last fence, and its sequence"""
         self._outputs: dict[str, int] = {}
+        self._letters: dict[str, int] = {}
+        """Id of a dead letter -> its sequence"""
         self._completed: dict[str, int] = {}
 
     def stored(self, stream: KeptStream, kept: Kept, writer: str) -> None:
-        """Check a message of the stream of facts."""
+        """Check a message of the stream of facts, or a dead letter."""
+        if stream.name == DEAD_LETTERS:
+            letter = header_lines(kept.block.decode().partition("\r\n")[2])["Nats-Msg-Id"]
+            if letter in self._letters:
+                self.broken.append(f"the letter {letter} is stored twice: {self._letters[letter]} and {kept.seq}")
+            self._letters[letter] = kept.seq
         if stream.name != STREAM:
             return
         words = kept.subject.split(".")
@@ -50,14 +57,23 @@ class Watch:
         elif words[1] == "evt":
             self._event(words, kept, writer)
 
+    def letters(self, poison: Collection[int]) -> list[str]:
+        """Return what is wrong with the dead letters: of what nobody can read each service has one, and of nothing else."""
+        wanted = {f"dlq:dispatcher:{seq}" for seq in poison}
+        known = {letter for letter in self._letters if int(letter.split(":")[2].partition(".")[0]) in poison}
+        return [
+            *(f"the letter {letter} is missing" for letter in sorted(wanted - known)),
+            *(f"the letter {letter} is of a message that is not poisoned" for letter in sorted(self._letters.keys() - known)),
+        ]
+
     def _event(self, words: list[str], kept: Kept, writer: str) -> None:
         partition, service, name, job = words[0], words[3], words[4], words[5]
         output = header_lines(kept.block.decode().partition("\r\n")[2]).get("ce-id", "")
+        made = input_seq(output)
         if service in self._services:
-            made = input_seq(output)
             owner = CLUSTER_PARTITION if made is not None and of_cluster(made[0]) else partition
             self._owned(f"{service}.{owner}", kept, writer)
-        if output in self._outputs:
+        if output in self._outputs and made is not None:
             self.broken.append(f"the output {output} is stored twice: {self._outputs[output]} and {kept.seq}")
         self._outputs[output] = kept.seq
         self._plan(name, job, kept)

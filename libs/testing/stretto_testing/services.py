@@ -20,11 +20,14 @@ from stretto_planner.service import Planner
 from stretto_profiler.service import Profiler
 from stretto_runtime import Service
 from stretto_runtime.settings import ClusterSettings
+from stretto_wire.surroundings import chance as current_chance
 
 from stretto_testing.simulation import URL
 
 MEMORY_BYTES, START_CORES = 32 << 30, 0.1
 """Memory of the simulated cluster; cores of a pod that starts, if these are more than its plan gives."""
+PACES = ((1, 0.05), (10, 0.3), (200, 1.0), (10**6, 60.0))
+"""Inputs and seconds after which a replica saves a snapshot. What the last one leaves its successor decides again."""
 DECIDING: dict[type[Service], dict[str, Any]] = {
     Dispatcher: {"lease_timeout_s": 12.0},
     Profiler: {"window_s": 2.0},
@@ -48,26 +51,28 @@ def folder() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """The conditions of one history, beside its faults. Every service has ``settings``.
+    """The conditions of one history, beside its faults. Every service has ``settings``; each replica draws its pace.
 
-    ``cores``: the capacity of the cluster; a job that starts takes one.
+    ``cores``: the capacity of the cluster; a job that starts takes one. ``window_s``: how long the server remembers
+    ids; while it does so for a shorter time than an owner is away, nobody else may let an output be stored twice.
+    ``lag_share``: share of readers whose server, one of a cluster, believes that it holds nothing of what they ask for.
     """
 
     is_clustered: bool
     delay_s: float
     cores: float
     settings: Mapping[str, Any]
+    window_s: float
+    lag_share: float
 
     @classmethod
     def drawn(cls, chance: Random) -> Conditions:
         """Draw conditions, most of them harsher than the defaults: small snapshots, slow lines, short leases."""
-        settings = {
-            "lease_s": chance.choice((0.5, 1.0, 2.0, 4.0)),
-            "snapshot_inputs": chance.choice((1, 10, 200)),
-            "snapshot_s": chance.choice((0.05, 0.3, 1.0)),
-        }
+        settings = {"lease_s": chance.choice((0.5, 1.0, 2.0, 4.0))}
         delay_s = chance.choice((0.0002, 0.001, 0.01, 0.04))
-        return cls(chance.random() < 0.3, delay_s, chance.choice((1.0, 2.0, 8.0)), settings)
+        is_clustered, cores = chance.random() < 0.3, chance.choice((1.0, 2.0, 8.0))
+        window_s = chance.choice((0.1, 1.0, 120.0))
+        return cls(is_clustered, delay_s, cores, settings, window_s, 0.2 if is_clustered else 0.0)
 
     def make(self, kind: type[Service]) -> Service:
         """Return a service without side effects."""
@@ -83,7 +88,9 @@ class Conditions:
         return Actuator(settings, backend)
 
     def _settings(self, kind: type[Service], **more: Any) -> Any:
+        snapshot_inputs, snapshot_s = current_chance().choice(PACES)
         own: dict[str, Any] = {"nats_url": URL, "state_folder": folder(), "spans_per_s": 1e-9}
+        own |= {"snapshot_inputs": snapshot_inputs, "snapshot_s": snapshot_s}
         if issubclass(kind.settings_type, ClusterSettings):
             own |= {"cpu_cores": self.cores, "memory_bytes": MEMORY_BYTES}
         return kind.settings_type(**own, **self.settings, **more)

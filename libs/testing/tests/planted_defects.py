@@ -15,11 +15,14 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
+from stretto_bus.reading import ordered_consumer
 from stretto_bus.writer import Writer
 from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.dispatcher.machine import ShardLedger
 from stretto_core.dispatcher.state import LedgerState
+from stretto_runtime.owner.dead_letters import DeadLetters
+from stretto_runtime.owner.machines import Slot
 from stretto_runtime.owner.session import Session
 from stretto_runtime.owner.tenure import succession
 from stretto_testing.history import WHOLE_EVERY, History
@@ -80,6 +83,30 @@ PLANTS = [
         "out_seq = self._writer.last_seq + 1000",
     ),
     Plant(
+        "a snapshot amid a replay names the outputs of the predecessor as its own",
+        Session._snapshot,
+        "out_seq = self._writer.last_seq if self.live else self._scan_from",
+        "out_seq = self._writer.last_seq",
+    ),
+    Plant(
+        "a reader believes a server that lags",
+        ordered_consumer.scan,
+        "while left > 0 or reached < until",
+        "while left > 0",
+    ),
+    Plant(
+        "a message is set aside without a look at the letters of predecessors",
+        DeadLetters._write,
+        "letter.id in await self._ids(subject)",
+        "False",
+    ),
+    Plant(
+        "the answer to a request that is repeated is not remembered",
+        Slot.remembered,
+        "if reply is not None and reply[0] == request_id else None",
+        "if False else None",
+    ),
+    Plant(
         "a snapshot names one input more than it contains",
         Session._snapshot,
         "Cursor(self._seq, out_seq",
@@ -113,8 +140,15 @@ PLANTS = [
     Plant(
         "room is free before the pods that have it are gone",
         ArbiterMachine._ended,
-        "if isinstance(event, JobFinished) or",
-        "if isinstance(event, JobFinished | JobCompleted) or",
+        "if job.plan is None or",
+        "if isinstance(event, JobCompleted) or job.plan is None or",
+        is_of_all=True,
+    ),
+    Plant(
+        "the room of a finished job is free before its last pods are gone",
+        ArbiterMachine._ended,
+        "(job.finished and not job.pods)",
+        "job.finished",
         is_of_all=True,
     ),
 ]

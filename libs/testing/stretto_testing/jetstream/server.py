@@ -58,6 +58,8 @@ class SimulatedServer:
         self.wall_ahead_ns = 0
         self.is_clustered = False
         """Tell clients that it belongs to a cluster: owners then write atomic batches, one at a time"""
+        self.lag_share = 0.0
+        """Share of readers who are answered by a follower that lags: what they ask for has not come there yet"""
         self._loop = loop
         self._sessions: dict[Line, ClientSession] = {}
         self._interest: Interest[Subscription] = Interest()
@@ -176,6 +178,8 @@ class SimulatedServer:
             answer = self.api.ask(subject, reply, data)
         except ApiRefusal as refused:
             answer = {"error": refused.body}
+        if answer is not None and "num_pending" in answer and self.chance.random() < self.lag_share:
+            answer["num_pending"] = 0
         if answer is not None and reply:
             self.deliver(reply, reply, "", b"", json.dumps(answer).encode())
 
