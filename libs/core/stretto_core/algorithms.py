@@ -44,7 +44,8 @@ class DecisionKind:
 
     def names(self) -> list[str]:
         """Return the names of the installed algorithms, the default first."""
-        return sorted(_installed(*sys.path).select(group=self.group).names, key=lambda name: (name != self.default, name))
+        names = _installed(*sys.path).select(group=self.group).names
+        return sorted(names, key=lambda name: (name != self.default, name))
 
     def named(self, name: str) -> Any:
         """Return the callable of an installed algorithm.

@@ -13,12 +13,13 @@ import structlog
 from stretto_bus.faults import Fault
 from stretto_dispatcher.service import Dispatcher
 
+from stretto_testing.checks import Check
 from stretto_testing.faults import Blow, Faults, drawn
 from stretto_testing.installation import SimulatedInstallation, until
-from stretto_testing.invariants import Watch, books, decided_again
+from stretto_testing.invariants import Watch, books, decided_again, files
 from stretto_testing.jetstream.streams import Kept, KeptStream
 from stretto_testing.loop import Stuck
-from stretto_testing.services import DECIDING, Conditions
+from stretto_testing.services import DECIDING, Conditions, folder_of, own
 from stretto_testing.simulation import Simulation
 from stretto_testing.training import BATCH, BATCHES_PER_SHARD, Job
 
@@ -26,6 +27,9 @@ FAULTS_MOST = 8
 WHOLE_EVERY = 6
 LIVE_WITHIN_S, CALMS_S = 240.0, 10.0
 """Times after the last fault within which every job ends, and after which everybody is connected."""
+
+
+CHECKPOINT_EVERY_S = 5.0
 
 
 @dataclass
@@ -57,8 +61,10 @@ class History:
             Job(f"job-{number}", BATCH * BATCHES_PER_SHARD * draw.randrange(10, 40), draw.randrange(1, 3))
             for number in range(draw.randrange(1, 3))
         ]
-        self._conditions = Conditions.drawn(draw)
+        self._conditions = Conditions.drawn(draw, folder_of(seed))
         self._is_whole = seed % WHOLE_EVERY == 0
+        for job in self._jobs if self._is_whole else ():
+            job.checkpoint_every_s = CHECKPOINT_EVERY_S
         self._workers, self._replicas = draw.randrange(1, 4), draw.randrange(2, 4)
         self._tell = tell
         self._simulation = Simulation(seed)
@@ -76,16 +82,18 @@ class History:
         simulation.server.on_stored = self._stored
         before = structlog.get_config()
         structlog.configure(processors=[self._logged], cache_logger_on_first_use=False)
-        with simulation:
+        with own(self._conditions.folder), simulation:
             try:
                 simulation.run(self._live())
             except (Stuck, Fault) as error:
-                outcome.broken.append(f"{type(error).__name__}: {error}")
+                outcome.broken.append(f"{Check.LIVENESS}: {type(error).__name__}: {error}")
             self._tell = None  # what is left of processes has nothing more to say
         structlog.configure(**before)
-        outcome.broken += self._watch.broken + simulation.faults
+        outcome.broken += self._watch.broken + [f"{Check.ERRORS}: {text}" for text in simulation.faults]
         if not any("worker" in fault for fault in outcome.injected):
             outcome.broken += self._watch.expired
+        if all(fault.startswith(("kill replica", "stop replica")) for fault in outcome.injected):
+            outcome.broken += self._watch.failed
         outcome.simulated_s, outcome.steps = simulation.loop.time(), simulation.loop.steps
         return outcome
 
@@ -105,14 +113,16 @@ class History:
         ends_s = faults.end_s + LIVE_WITHIN_S
         if not await until(lambda: all(job.is_over for job in self._jobs), ends_s - simulation.loop.time()):
             late = [job.name for job in self._jobs if not job.is_over]
-            outcome.broken.append(f"not over {LIVE_WITHIN_S:g} s after the last fault: {', '.join(late)}")
+            outcome.broken.append(
+                f"{Check.LIVENESS}: not over {LIVE_WITHIN_S:g} s after the last fault: {', '.join(late)}"
+            )
             return
         await asyncio.sleep(max(0.0, faults.end_s - simulation.loop.time()) + CALMS_S)
         simulation.server.lag_share = 0.0  # whoever looks for himself may be shown less than there is
         outcome.broken += books(installation) + self._watch.letters(installation.poison)
         services = [self._conditions.make(kind) for kind in self._services]
         if self._is_whole:
-            outcome.broken += self._closed()
+            outcome.broken += self._closed() + files(installation, self._conditions.folder)
             services.append(self._conditions.make_actuator(installation.place.backend()))
         for service in services:
             outcome.broken += await decided_again(installation, service)
@@ -120,7 +130,7 @@ class History:
     def _closed(self) -> list[str]:
         """Return what the product itself found wrong with the books of jobs."""
         return [
-            f"{name}: finished with {job.samples_lost} samples lost, {job.samples_repeated} repeated"
+            f"{Check.CLOSED}: {name}: finished with {job.samples_lost} samples lost, {job.samples_repeated} repeated"
             for name, job in self._watch.finished.items()
             if job.samples_lost or job.samples_repeated
         ]

@@ -14,6 +14,7 @@ from stretto_bus.faults import BusFault
 from stretto_installation.provision import provision
 from stretto_installation.settings import StreamsSettings
 from stretto_messages.actuator import PodExited
+from stretto_messages.gateway import JobCancelled
 from stretto_runtime import Runner, Service
 from stretto_runtime.process.health import Health
 from stretto_wire.contract.registry import DEAD_LETTERS, STREAM, subject_of
@@ -161,10 +162,9 @@ class SimulatedInstallation:
 
     async def _store_poison(self, job: Job) -> None:
         message_id = f"poison:{next(self.serial)}"
-        exited = PodExited(job=job.name, pod="nobody", role="worker", reason="killed", exit_code=0)
         headers = {"ce-id": message_id, "Nats-Msg-Id": message_id}
         with contextlib.suppress(BusFault):  # then it is not stored, or nobody knows
-            self.poison.append(await self.client.bus.store(subject_of(exited), b"{", headers))
+            self.poison.append(await self.client.bus.store(subject_of(JobCancelled(job=job.name)), b"{", headers))
 
     async def _tell_exit(self, pod: SimulatedPod) -> None:
         exited = PodExited(job=pod.job.name, pod=pod.name, role="worker", reason="killed", exit_code=-9)

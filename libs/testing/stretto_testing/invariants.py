@@ -1,17 +1,19 @@
-"""Promises as checks: some whenever a message is stored, the others at the end of a history.
-
-Each names the row of ``PROMISES.md`` that it stands for.
-"""
+"""Promises as checks: some whenever a message is stored, the others at the end of a history."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
+from pathlib import Path
 
 from stretto_bus.received import header_lines
+from stretto_checkpoints import manifest
+from stretto_checkpoints.manifest import ManifestDamaged, ManifestError
 from stretto_messages.actuator import JobFinished
 from stretto_messages.arbiter import PlanDecided
+from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed
 from stretto_messages.dispatcher import ShardRequeued
-from stretto_messages.values import Plan
+from stretto_messages.values import CheckpointRef, Plan
 from stretto_runtime import Service
 from stretto_runtime.inputs import CLUSTER_PARTITION, input_seq, of_cluster
 from stretto_runtime.replay import replay
@@ -19,8 +21,15 @@ from stretto_runtime.streams import BusStreams
 from stretto_wire.codec import decode
 from stretto_wire.contract.registry import DEAD_LETTERS, STREAM
 
+from stretto_testing.checks import Check
 from stretto_testing.installation import SimulatedInstallation
 from stretto_testing.jetstream.streams import Kept, KeptStream
+from stretto_testing.training import COLUMNS
+
+MOVED = "moved during the exports"
+"""Words of the one failure of a checkpoint that needs no fault."""
+CHECKPOINTS_LEFT_MOST = 3
+"""Complete checkpoints of a finished job that stay: two, and the final one."""
 
 
 class Watch:
@@ -39,13 +48,16 @@ class Watch:
         self._letters: dict[str, int] = {}
         """Id of a dead letter -> its sequence"""
         self._completed: dict[str, int] = {}
+        self.failed: list[str] = []
+        """Checkpoints that failed: none does where services die and nothing else happens"""
+        self._flushed: dict[str, int] = {}
 
     def stored(self, stream: KeptStream, kept: Kept, writer: str) -> None:
         """Check a message of the stream of facts, or a dead letter."""
         if stream.name == DEAD_LETTERS:
             letter = header_lines(kept.block.decode().partition("\r\n")[2])["Nats-Msg-Id"]
             if letter in self._letters:
-                self.broken.append(f"the letter {letter} is stored twice: {self._letters[letter]} and {kept.seq}")
+                self.broken.append(f"{Check.LETTERS}: {letter} is stored twice: {self._letters[letter]} and {kept.seq}")
             self._letters[letter] = kept.seq
         if stream.name != STREAM:
             return
@@ -58,12 +70,12 @@ class Watch:
             self._event(words, kept, writer)
 
     def letters(self, poison: Collection[int]) -> list[str]:
-        """Return what is wrong with the dead letters: of what nobody can read each service has one, and of nothing else."""
+        """Return what is wrong with dead letters: a service has one of what nobody can read, and of nothing else."""
         wanted = {f"dlq:dispatcher:{seq}" for seq in poison}
         known = {letter for letter in self._letters if int(letter.split(":")[2].partition(".")[0]) in poison}
         return [
-            *(f"the letter {letter} is missing" for letter in sorted(wanted - known)),
-            *(f"the letter {letter} is of a message that is not poisoned" for letter in sorted(self._letters.keys() - known)),
+            *(f"{Check.LETTERS}: {letter} is missing" for letter in sorted(wanted - known)),
+            *(f"{Check.LETTERS}: {letter} is of a sound message" for letter in sorted(self._letters.keys() - known)),
         ]
 
     def _event(self, words: list[str], kept: Kept, writer: str) -> None:
@@ -74,18 +86,24 @@ class Watch:
             owner = CLUSTER_PARTITION if made is not None and of_cluster(made[0]) else partition
             self._owned(f"{service}.{owner}", kept, writer)
         if output in self._outputs and made is not None:
-            self.broken.append(f"the output {output} is stored twice: {self._outputs[output]} and {kept.seq}")
+            self.broken.append(
+                f"{Check.ONCE}: the output {output} is stored twice: {self._outputs[output]} and {kept.seq}"
+            )
         self._outputs[output] = kept.seq
         self._plan(name, job, kept)
         if name == "shard-requeued" and decode(ShardRequeued, kept.data).reason == "lease-expired":
-            self.expired.append(f"{job}: a lease expired, at {kept.seq}")
+            self.expired.append(f"{Check.EXPIRY}: {job}: a lease expired, at {kept.seq}")
+        if name == "checkpoint-flushed":
+            self._checkpoint(decode(CheckpointFlushed, kept.data).checkpoint, kept.seq)
+        if name == "checkpoint-failed" and MOVED not in (reason := decode(CheckpointFailed, kept.data).reason):
+            self.failed.append(f"{Check.CHECKPOINT}: one of {job} failed, at {kept.seq}: {reason}")
         if name == "job-completed":
             if job in self._completed:
-                self.broken.append(f"{job} is completed twice: {self._completed[job]} and {kept.seq}")
+                self.broken.append(f"{Check.ONCE}: {job} is completed twice: {self._completed[job]} and {kept.seq}")
             self._completed[job] = kept.seq
 
     def _plan(self, name: str, job: str, kept: Kept) -> None:
-        """Row "no plan above the capacity": the last plans of all jobs that are not finished fit together."""
+        """Check that the last plans of all jobs that are not finished fit together."""
         if name == "plan-decided":
             decided = decode(PlanDecided, kept.data)
             self._plans[job] = decided.plan
@@ -93,16 +111,32 @@ class Watch:
                 plan.workers * plan.worker_cpu_cores + plan.ps * plan.ps_cpu_cores for plan in self._plans.values()
             )
             if cores > self._cores + 1e-6:
-                self.broken.append(f"the plans have {cores:g} cores, of {self._cores:g}, since {kept.seq}")
+                self.broken.append(
+                    f"{Check.PLANS}: the plans have {cores:g} cores, of {self._cores:g}, since {kept.seq}"
+                )
         elif name == "job-finished":
             self._plans.pop(job, None)
             self.finished[job] = decode(JobFinished, kept.data)
 
+    def _checkpoint(self, checkpoint: CheckpointRef, seq: int) -> None:
+        """Check that a complete checkpoint is told once, and has each column in one image."""
+        if checkpoint.id in self._flushed:
+            self.broken.append(
+                f"{Check.CHECKPOINT}: {checkpoint.id} is complete twice: {self._flushed[checkpoint.id]} and {seq}"
+            )
+        self._flushed[checkpoint.id] = seq
+        with contextlib.suppress(ManifestError, ManifestDamaged):  # it has expired meanwhile
+            parts = manifest.read(checkpoint.url).parts
+            if sorted(column for part in parts for column in part["columns"]) != [*range(COLUMNS)]:
+                self.broken.append(f"{Check.CHECKPOINT}: {checkpoint.id} lacks columns, or has some twice")
+
     def _owned(self, partition: str, kept: Kept, writer: str) -> None:
-        """Row "a former owner writes after its successor has taken over"."""
+        """Check that the writer of the last fence of a partition wrote this, too."""
         owner, fence = self._fences.get(partition, ("nobody", 0))
         if owner != writer:
-            self.broken.append(f"{kept.subject} {kept.seq} is of {writer}; since {fence} {owner} owns {partition}")
+            self.broken.append(
+                f"{Check.FENCE}: {kept.subject} {kept.seq} is of {writer}; since {fence} {owner} owns {partition}"
+            )
 
 
 ANSWERED_WITHIN_S = 10.0
@@ -115,11 +149,18 @@ def books(installation: SimulatedInstallation) -> list[str]:
     for job in installation.jobs.values():
         missing, repeated = job.missing_and_repeated()
         if missing or repeated:
-            found.append(f"{job.name}: {missing} counts of samples are missing, {repeated} are repeated")
+            found.append(f"{Check.BOOKS}: {job.name}: {missing} counts of samples are missing, {repeated} are repeated")
         if job.longest_wait_s > ANSWERED_WITHIN_S:
-            found.append(f"{job.name}: a request waited {job.longest_wait_s:.1f} s for its answer, without a fault")
+            found.append(f"{Check.ANSWERED}: {job.name}: a request waited {job.longest_wait_s:.1f} s without a fault")
         found += job.wrong
     return found + installation.place.broken
+
+
+def files(installation: SimulatedInstallation, folder: Path) -> list[str]:
+    """Return the jobs that leave more checkpoints behind than they keep."""
+    store = folder / "checkpoints"
+    found = {name: sorted(path.name for path in (store / name).glob("*")) for name in installation.jobs}
+    return [f"{Check.FILES}: {name} leaves {left}" for name, left in found.items() if len(left) > CHECKPOINTS_LEFT_MOST]
 
 
 async def decided_again(installation: SimulatedInstallation, service: Service) -> list[str]:
@@ -128,9 +169,9 @@ async def decided_again(installation: SimulatedInstallation, service: Service) -
     for job in installation.jobs.values():
         done = await replay(BusStreams(installation.client.bus), service, job.name)
         found += [
-            f"{job.name}: the decision {decision.id} of input {decision.seq}: {decision.verdict}"
+            f"{Check.REPLAY}: {job.name}: the decision {decision.id} of input {decision.seq}: {decision.verdict}"
             for decision in done.decisions
             if decision.verdict not in ("same", "not replayed")
         ]
-        found += [f"{job.name}: {text}" for text in done.missing]
+        found += [f"{Check.REPLAY}: {job.name}: {text}" for text in done.missing]
     return found

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -24,12 +25,13 @@ from stretto_wire.codec import encode
 from stretto_wire.contract.registry import parse
 from stretto_wire.surroundings import chance, wall_s
 
+from stretto_testing.checks import Check
 from stretto_testing.nodes import SimulatedProcess
 from stretto_testing.simulation import URL, Simulation
 from stretto_testing.training import BATCH, COLUMNS, Job, SimulatedWorker
 
-CALL_S, START_S, MOVE_S, REPORT_S = 0.01, 1.0, 0.02, 1.0
-"""Mean times of a call to the place, until a pod runs and until a column has moved; interval of reports."""
+CALL_S, START_S, MOVE_S, STORE_S, REPORT_S = 0.01, 1.0, 0.02, 0.5, 1.0
+"""Mean times of a call to the place, until a pod runs, a column has moved, an image is stored; interval of reports."""
 KILLED = 137
 MIB = 1 << 20
 
@@ -47,6 +49,8 @@ class PodProcess:
         """Parameter servers: 1 for each column that is here"""
         self.moving: asyncio.Task[None] | None = None
         self.moves = (0, 0)
+        self.exports: dict[str, tuple[float, list[int]]] = {}
+        """Checkpoint -> when its image is stored, and what this server owned at the export"""
         self._place = place
 
     async def run(self) -> None:
@@ -94,10 +98,25 @@ class PodProcess:
                 )
             case messages.GetBooks():
                 return self._books()
+            case messages.ExportState():
+                self.exports[request.checkpoint_id] = wall_s() + chance().expovariate(1 / STORE_S), [*self.owned]
+                return messages.ExportStateReply(job=job, accepted=True, size_bytes=100)
+            case messages.GetExportStatus():
+                return self._export_status(request.checkpoint_id)
             case messages.EmptyServer():
                 return messages.EmptyServerReply(job=job, accepted=False, detail="not simulated")
             case _:
                 raise AssertionError(f"no simulated server understands {type(request).__name__}: add it here")
+
+    def _export_status(self, checkpoint: str) -> Message:
+        if checkpoint not in self.exports:
+            return messages.GetExportStatusReply(job=self.job.name, stage="unknown")
+        stored_at_s, owned = self.exports[checkpoint]
+        if wall_s() < stored_at_s:
+            return messages.GetExportStatusReply(job=self.job.name, stage="cached")
+        columns = [column for column, own in enumerate(owned) if own]
+        part = {"pod": self.name, "file": f"{self.name}.image", "bases": [], "columns": columns}
+        return messages.GetExportStatusReply(job=self.job.name, stage="stored", part=json.dumps(part))
 
     def _claim(self, request: messages.ClaimBuckets) -> Message:
         wanted = [int(number in request.buckets) for number in range(BUCKETS)]
@@ -120,7 +139,9 @@ class PodProcess:
             await asyncio.sleep(chance().expovariate(1 / MOVE_S))
             source = self._place.pods.get((self.job.name, f"ps-{move.source}"))
             if source is None or not source.owned[move.bucket]:
-                self.job.wrong.append(f"{self.name} is to take column {move.bucket} from ps-{move.source}: not there")
+                self.job.wrong.append(
+                    f"{Check.COLUMNS}: {self.name} takes {move.bucket} from ps-{move.source}: not there"
+                )
                 return
             source.owned[move.bucket], self.owned[move.bucket] = 0, 1
             self.moves = (self.moves[0] + 1, self.moves[1])
@@ -208,7 +229,7 @@ class SimulatedPlace:
     def _count_cores(self) -> None:
         used = sum(pod.spec.cpu_cores for pod in self.pods.values())
         if used > self._cores + 1e-6:
-            self.broken.append(f"pods have {used:g} cores, of {self._cores:g}: {sorted(self.pods)}")
+            self.broken.append(f"{Check.PODS}: they have {used:g} cores, of {self._cores:g}: {sorted(self.pods)}")
 
     def _begin(self, pod: PodProcess) -> None:
         if self.pods.get((pod.job.name, pod.name)) is pod:

@@ -28,6 +28,7 @@ from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 from stretto_wire.surroundings import chance, monotonic_s
 
+from stretto_testing.checks import Check
 from stretto_testing.loop import SimulatedLoop
 
 COLUMNS, FIRST_SLICE = BUCKETS + SLICES, BUCKETS
@@ -93,6 +94,8 @@ class Job:
         self.longest_wait_s = 0.0
         """Longest time that a request waited for its answer while there was no fault"""
         self.pods = count()
+        self.checkpoint_every_s: float | None = None
+        """Interval of checkpoints; None: nobody would take one"""
 
     @property
     def submission(self) -> JobSubmitted:
@@ -103,7 +106,7 @@ class Job:
             "model": {"entry": "m:M"},
             "dataset": data | {"epochs": self.epochs},
         }
-        document["checkpoint"] = {"every_s": None}  # nobody would take one
+        document["checkpoint"] = {"every_s": self.checkpoint_every_s}
         return JobSubmitted(job=self.name, spec=JobSpec.parse(document))
 
     def counted(self, column: int) -> tuple[int, str]:
@@ -193,7 +196,7 @@ class SimulatedWorker:
             except (CallTimeout, CallRefused):
                 continue
             if answer == "ok" and newest > shard.attempt:
-                text = f"{self._pod} may go on with attempt {shard.attempt} of shard {shard.id}, after {newest}"
+                text = f"{Check.LEASE}: {self._pod} goes on with attempt {shard.attempt} of {shard.id}, after {newest}"
                 self._job.wrong.append(text)
             if answer == "stale" and self._held is shard:
                 self._is_stale = True

@@ -17,12 +17,12 @@ from typing import Any
 
 from stretto_bus.reading import ordered_consumer
 from stretto_bus.writer import Writer
+from stretto_checkpoints.taking import Steps
 from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.dispatcher.machine import ShardLedger
 from stretto_core.dispatcher.state import LedgerState
 from stretto_runtime.owner.dead_letters import DeadLetters
-from stretto_runtime.owner.machines import Slot
 from stretto_runtime.owner.session import Session
 from stretto_runtime.owner.tenure import succession
 from stretto_testing.history import WHOLE_EVERY, History
@@ -83,12 +83,6 @@ PLANTS = [
         "out_seq = self._writer.last_seq + 1000",
     ),
     Plant(
-        "a snapshot amid a replay names the outputs of the predecessor as its own",
-        Session._snapshot,
-        "out_seq = self._writer.last_seq if self.live else self._scan_from",
-        "out_seq = self._writer.last_seq",
-    ),
-    Plant(
         "a reader believes a server that lags",
         ordered_consumer.scan,
         "while left > 0 or reached < until",
@@ -99,12 +93,6 @@ PLANTS = [
         DeadLetters._write,
         "letter.id in await self._ids(subject)",
         "False",
-    ),
-    Plant(
-        "the answer to a request that is repeated is not remembered",
-        Slot.remembered,
-        "if reply is not None and reply[0] == request_id else None",
-        "if False else None",
     ),
     Plant(
         "a snapshot names one input more than it contains",
@@ -135,6 +123,20 @@ PLANTS = [
         StepContext.free,
         "self.capacity - self.register.held",
         "self.capacity",
+        is_of_all=True,
+    ),
+    Plant(
+        "images of columns that moved meanwhile become a checkpoint",
+        Steps._store,
+        "_check_columns(attempt.servers, parts)",
+        "pass",
+        is_of_all=True,
+    ),
+    Plant(
+        "a snapshot forgets which reports it contains",
+        Session._snapshot,
+        "reports=self._reports.position",
+        "reports=0",
         is_of_all=True,
     ),
     Plant(

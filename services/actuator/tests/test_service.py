@@ -88,24 +88,6 @@ async def test_a_job_from_its_first_plan_to_its_books(stage: Any) -> None:
     assert len(set(names)) == len(names)
 
 
-async def test_killed_actuator_adopts_and_continues_a_migration(stage: Any) -> None:
-    await stage.start()
-    slow = {"environment": {"FAKE_MOVE_S": "0.08"}}
-    await stage.submit(**slow)
-    await stage.decide(1, workers=1, ps=1)
-    await stage.applied(1)
-    pid = stage.pid("worker-0")
-    await stage.decide(2, workers=2, ps=2)
-    await stage.until(lambda: stage.told(MigrationStarted))
-    await stage.stop_actuator(abruptly=True)
-    await stage.start()
-    await stage.applied(2)
-    assert stage.pid("worker-0") == pid
-    assert await stage.running() == ["ps-0", "ps-1", "worker-0", "worker-1"]
-    assert len(stage.told(MigrationFinished)) == 1
-    assert await ownership(stage, "actuated", ["ps-0", "ps-1"]) == {"ps-0": 32, "ps-1": 32}
-
-
 async def test_hot_server_is_replaced_while_its_worker_trains_on_even_by_another_actuator(stage: Any) -> None:
     await stage.begin(workers=1, ps=1, environment={"FAKE_MOVE_S": "0.02"})
     pid = stage.pid("worker-0")

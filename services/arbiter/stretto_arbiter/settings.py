@@ -71,7 +71,9 @@ class ArbiterSettings(ClusterSettings, TeamsSettings):
         DEFAULT.leave_timeout_s, ge=1, description="longest time for which the pods of a completed job are counted"
     )
     stop_grace_s: float = Field(
-        DEFAULT.stop_grace_s, ge=0, description="time for which the pods of a cancelled or failed job are counted, those of a finished one at most"
+        DEFAULT.stop_grace_s,
+        ge=0,
+        description="time for which the pods of a cancelled or failed job are counted, those of a finished one at most",
     )
     no_room_s: float = Field(
         DEFAULT.no_room_s, ge=0, description="time after which a plan is tried again whose pod found no room"

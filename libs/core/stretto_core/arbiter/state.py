@@ -26,9 +26,10 @@ class ArbiterSettings:
     ``gain_fraction_min`` plus one standard deviation of the prediction, and its last change is ``settle_s`` ago.
     A completed job's claim stands until it is finished, or for ``leave_timeout_s``, which is more than a final
     checkpoint and an evaluation may take; then until the last of its pods that had started is gone, at most for
-    ``stop_grace_s``, the time that pods get to leave. The claim of a stopped job stands for ``stop_grace_s``. A job that went back to a plan it had before does so again only after ``return_again_s``, so that
-    noise does not make it alternate. A round decides on ``decisions_most`` jobs, each with its reasons: every event
-    that comes meanwhile waits for all of them.
+    ``stop_grace_s``, the time that pods get to leave. The claim of a stopped job stands for ``stop_grace_s``. A job
+    that went back to a plan it had before does so again only after ``return_again_s``, so that noise does not make it
+    alternate. A round decides on ``decisions_most`` jobs, each with its reasons: every event that comes meanwhile waits
+    for all of them.
 
     ``devices``: types whose units ``capacity`` counts beside cores.
 

@@ -6,12 +6,11 @@ import asyncio
 import signal
 from collections import defaultdict
 
-import pytest
-from runtime_books import JOBS, UNSAVED, books, dead_owner, feed, joined, settle
-from runtime_counting import Counting, add
-from runtime_live import SHORT_LEASE_S, Replicas, Running, connect, eventually, published, reconfigured
+from runtime_books import JOBS, books, dead_owner, feed, joined, settle
+from runtime_counting import Counting
+from runtime_live import SHORT_LEASE_S, Replicas, Running, connect, eventually, reconfigured
 from stretto_bus import Client
-from stretto_bus.reading.ordered_consumer import OrderedConsumer, read
+from stretto_bus.reading.ordered_consumer import read
 from stretto_installation.server import EmbeddedServer
 from stretto_messages.dispatcher import NextShard
 from stretto_wire.contract.registry import DEAD_LETTERS, STATE, STATE_PREFIX, STREAM
@@ -53,54 +52,6 @@ async def test_kills_zombies_and_leaves_lose_nothing_double_nothing_reorder_noth
     enough.set()
     fed = await feeding
     (await settle(client, len(JOBS))).check(fed)
-
-
-async def test_an_outage_longer_than_the_duplicate_window_doubles_nothing(
-    server: EmbeddedServer, client: Client, replicas: Replicas, running: Running
-) -> None:
-    """Nats-Msg-Id alone fails here: the server forgets ids, and only the scan of own outputs finds them."""
-    await shrink_duplicate_window(client)
-    fed, _ = await dead_owner(client, replicas, seed=2)
-    await asyncio.sleep(2 * WINDOW_S)
-    async with running(Counting, lease_s=SHORT_LEASE_S):
-        fed |= await feed(client, 1, seed=3)
-        (await settle(client)).check(fed)
-
-
-async def test_a_message_is_set_aside_once_however_long_the_outage(
-    client: Client, replicas: Replicas, running: Running
-) -> None:
-    await shrink_duplicate_window(client)
-    replica = replicas.start(**UNSAVED)
-    for value in (-1, 666, 1):
-        await client.publish(add("job-a", value))
-    await published(client, "dispatcher", 1)
-    replica.kill()
-    await asyncio.sleep(2 * WINDOW_S)
-    async with running(Counting, lease_s=SHORT_LEASE_S):
-        for value in (-1, 1):
-            await client.publish(add("job-a", value))
-        await published(client, "dispatcher", 2)
-    assert [letter.headers["reason"] for letter in await client.dead_letters()] == ["refused", "fault", "refused"]
-
-
-async def test_a_reader_whose_replica_lags_takes_nothing_for_new_that_is_old(
-    client: Client, replicas: Replicas, monkeypatch: pytest.MonkeyPatch, running: Running
-) -> None:
-    await shrink_duplicate_window(client)
-    fed, _ = await dead_owner(client, replicas, seed=7)
-    await asyncio.sleep(2 * WINDOW_S)
-    create = OrderedConsumer._create
-
-    async def lagging(consumer: OrderedConsumer) -> None:
-        await create(consumer)
-        consumer.backlog = 0  # as far as that replica knows, there is nothing
-
-    monkeypatch.setattr(OrderedConsumer, "_create", lagging)
-    async with running(Counting, lease_s=SHORT_LEASE_S):
-        monkeypatch.undo()
-        fed |= await feed(client, 1, seed=8)
-        (await settle(client)).check(fed)
 
 
 async def test_a_death_in_the_middle_of_a_replay_doubles_nothing(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from runtime_counting import add, submission
 from runtime_live import SHORT_LEASE_S, Replicas, Running, eventually, published, reconfigured
 from runtime_reporting import LOUD_FROM, QUIET, Reporting
 from stretto_bus import BusFault, Client
@@ -37,7 +35,6 @@ from stretto_runtime.owner.reports import (
     thinned,
 )
 from stretto_runtime.owner.state.recovery import cursor_of, document_of
-from stretto_runtime.replay import replay
 from stretto_runtime.streams import BusStreams
 from stretto_wire.codec import encode
 from stretto_wire.contract.registry import STREAM, TELEMETRY, TELEMETRY_KEPT_PER_POD, partition_of, subject_of
@@ -123,36 +120,6 @@ NO_RANGES = (
 def test_bytes_that_are_no_range_are_told_apart(data: bytes) -> None:
     with pytest.raises(ValueError):
         ReportRange.read(data)
-
-
-async def test_every_report_is_handled_once_in_order_however_often_its_owner_is_killed(
-    server: EmbeddedServer, client: Client, reporters: Replicas
-) -> None:
-    """Owners are killed between two snapshots, while reports and events arrive; outputs show count and sum."""
-    randomness, numbers, events = random.Random(4), list(range(1, 400)), 0
-    reporters.start(script="runtime_reporting.py", snapshot_s="0.4", lease_s="1")
-    waiting = [*numbers]
-    while waiting:
-        burst = [waiting.pop(0) for _ in range(min(len(waiting), randomness.randrange(1, 60)))]
-        await send(client, *[report(JOB, number, f"worker-{number}") for number in burst])
-        await client.publish(add(JOB, 0))
-        events += 1
-        await asyncio.sleep(randomness.uniform(0.05, 0.7))
-        if randomness.random() < 0.4:
-            reporters.processes[-1].kill()
-            reporters.start(script="runtime_reporting.py", snapshot_s="0.4", lease_s=str(SHORT_LEASE_S))
-    async with asyncio.timeout(60):
-        while len(found := await sums(client, JOB)) < len(numbers) + events:
-            await asyncio.sleep(0.1)
-    assert [count for count, _ in found] == list(range(1, len(numbers) + events + 1))
-    steps = [after - before for (_, before), (_, after) in zip([(0, 0.0), *found], found, strict=False)]
-    assert [step for step in steps if step] == numbers
-    assert not await client.dead_letters()
-    assert len(reporters.processes) > 3
-    await client.publish(submission(JOB))
-    again = await replay(BusStreams(client.bus), Reporting(Reporting.settings_type()), JOB)
-    assert again.reproduced
-    assert again.count("same") == len(found)
 
 
 async def test_jobs_that_publish_are_saved_without_the_quiet_ones_and_a_successor_of_a_killed_owner_goes_on_exactly(
