@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Check(StrEnum):
-    """Ids of checks, with when each is checked and what has to hold. A line about something broken begins with the id."""
+    """Ids of checks, with when each is checked and what has to hold. A line about what broke begins with its id."""
 
     FENCE = "fence"
     """Each stored message: whoever owned a partition before stores nothing after its successor's fence"""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -40,6 +41,8 @@ class Ending:
     faults: Sequence[Blow]
     broken: list[str] = field(default_factory=list[str])
     injected: list[str] = field(default_factory=list[str])
+    events: list[int] = field(default_factory=list[int])
+    """Sequences of all events in the stream of facts"""
     digest: int = 0
     """Checksum of everything that was stored, when, and by whom"""
     simulated_s: float = 0.0
@@ -49,11 +52,18 @@ class Ending:
 class History:
     """The history of a seed. ``faults`` replace those that it draws; ``tell`` gets every line of the trace.
 
+    ``settings``: of services, by name. ``programs`` are not Stretto's: each is started again when it was killed.
+
     Every ``WHOLE_EVERY`` th has the services that decide, and the actuator; the others, quicker by far, the dispatcher.
     """
 
     def __init__(
-        self, seed: int, faults: Sequence[Blow] | None = None, tell: Callable[[str], None] | None = None
+        self,
+        seed: int,
+        faults: Sequence[Blow] | None = None,
+        tell: Callable[[str], None] | None = None,
+        settings: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+        programs: Mapping[str, Callable[[], Coroutine[Any, Any, Any]]] = MappingProxyType({}),
     ) -> None:
         draw = Random(f"history {seed}")
         self._faults = drawn(draw, FAULTS_MOST) if faults is None else [*faults]
@@ -61,12 +71,12 @@ class History:
             Job(f"job-{number}", BATCH * BATCHES_PER_SHARD * draw.randrange(10, 40), draw.randrange(1, 3))
             for number in range(draw.randrange(1, 3))
         ]
-        self._conditions = Conditions.drawn(draw, folder_of(seed))
+        self._conditions = Conditions.drawn(draw, folder_of(seed), settings)
         self._is_whole = seed % WHOLE_EVERY == 0
         for job in self._jobs if self._is_whole else ():
             job.checkpoint_every_s = CHECKPOINT_EVERY_S
         self._workers, self._replicas = draw.randrange(1, 4), draw.randrange(2, 4)
-        self._tell = tell
+        self._tell, self._programs = tell, programs
         self._simulation = Simulation(seed)
         self._services = [*DECIDING] if self._is_whole else [Dispatcher]
         names = [kind.name for kind in self._services]
@@ -94,6 +104,7 @@ class History:
             outcome.broken += self._watch.expired
         if all(fault.startswith(("kill replica", "stop replica")) for fault in outcome.injected):
             outcome.broken += self._watch.failed
+        outcome.events = self._watch.events
         outcome.simulated_s, outcome.steps = simulation.loop.time(), simulation.loop.steps
         return outcome
 
@@ -108,6 +119,8 @@ class History:
             installation.run_service(
                 lambda: self._conditions.make_actuator(installation.place.backend()), self._replicas
             )
+        for name, program in self._programs.items():
+            installation.run_program(name, program)
         for job in self._jobs:
             await installation.submit(job, 0 if self._is_whole else self._workers)
         ends_s = faults.end_s + LIVE_WITHIN_S

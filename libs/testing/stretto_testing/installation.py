@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
@@ -44,10 +44,10 @@ class Silent(Health):
 
 @dataclass(eq=False)
 class Replica:
-    """One process of a service, and those that succeed it under its name."""
+    """One process of a service, or of a program that is not Stretto's, and those that succeed it."""
 
     name: str
-    make: Callable[[], Service]
+    make: Callable[[], Service | Coroutine[Any, Any, Any]]
     node: SimulatedProcess | None = None
     runner: Runner | None = None
 
@@ -94,9 +94,18 @@ class SimulatedInstallation:
             self.replicas.append(replica)
             self.start(replica)
 
+    def run_program(self, name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Start a program that is not Stretto's; faults find it as they find a replica."""
+        replica = Replica(name, work)
+        self.replicas.append(replica)
+        self.start(replica)
+
     def start(self, replica: Replica) -> None:
         """Start a replica as a new process."""
         service = replica.make()
+        if not isinstance(service, Service):
+            replica.node = self.simulation.process(replica.name, service)
+            return
         replica.name = f"{service.name}-{next(self.serial)}"
 
         async def serve() -> None:

@@ -28,6 +28,8 @@ from stretto_testing.training import COLUMNS
 
 MOVED = "moved during the exports"
 """Words of the one failure of a checkpoint that needs no fault."""
+EXITED = "has exited"
+"""Words of the reason for which a sound report is set aside."""
 CHECKPOINTS_LEFT_MOST = 3
 """Complete checkpoints of a finished job that stay: two, and the final one."""
 
@@ -38,6 +40,8 @@ class Watch:
     def __init__(self, services: Collection[str], cores: float) -> None:
         self._services, self._cores = services, cores
         self.finished: dict[str, JobFinished] = {}
+        self.events: list[int] = []
+        """Sequences of all events"""
         self.expired: list[str] = []
         """Leases that expired: there are none where nothing happens to workers"""
         self._plans: dict[str, Plan] = {}
@@ -47,6 +51,8 @@ class Watch:
         self._outputs: dict[str, int] = {}
         self._letters: dict[str, int] = {}
         """Id of a dead letter -> its sequence"""
+        self._late: set[str] = set()
+        """Letters about reports of pods whose end was told before: the service is right to refuse them"""
         self._completed: dict[str, int] = {}
         self.failed: list[str] = []
         """Checkpoints that failed: none does where services die and nothing else happens"""
@@ -55,7 +61,10 @@ class Watch:
     def stored(self, stream: KeptStream, kept: Kept, writer: str) -> None:
         """Check a message of the stream of facts, or a dead letter."""
         if stream.name == DEAD_LETTERS:
-            letter = header_lines(kept.block.decode().partition("\r\n")[2])["Nats-Msg-Id"]
+            headers = header_lines(kept.block.decode().partition("\r\n")[2])
+            letter = headers["Nats-Msg-Id"]
+            if EXITED in headers["error"]:
+                self._late.add(letter)
             if letter in self._letters:
                 self.broken.append(f"{Check.LETTERS}: {letter} is stored twice: {self._letters[letter]} and {kept.seq}")
             self._letters[letter] = kept.seq
@@ -73,13 +82,15 @@ class Watch:
         """Return what is wrong with dead letters: a service has one of what nobody can read, and of nothing else."""
         wanted = {f"dlq:dispatcher:{seq}" for seq in poison}
         known = {letter for letter in self._letters if int(letter.split(":")[2].partition(".")[0]) in poison}
+        sound = self._letters.keys() - known - self._late
         return [
             *(f"{Check.LETTERS}: {letter} is missing" for letter in sorted(wanted - known)),
-            *(f"{Check.LETTERS}: {letter} is of a sound message" for letter in sorted(self._letters.keys() - known)),
+            *(f"{Check.LETTERS}: {letter} is of a sound message" for letter in sorted(sound)),
         ]
 
     def _event(self, words: list[str], kept: Kept, writer: str) -> None:
         partition, service, name, job = words[0], words[3], words[4], words[5]
+        self.events.append(kept.seq)
         output = header_lines(kept.block.decode().partition("\r\n")[2]).get("ce-id", "")
         made = input_seq(output)
         if service in self._services:

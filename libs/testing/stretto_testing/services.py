@@ -90,15 +90,17 @@ class Conditions:
     window_s: float
     lag_share: float
     folder: Path
+    given: Mapping[str, Mapping[str, Any]]
+    """Service -> settings that whoever asks for the history gives"""
 
     @classmethod
-    def drawn(cls, chance: Random, folder: Path) -> Conditions:
+    def drawn(cls, chance: Random, folder: Path, given: Mapping[str, Mapping[str, Any]]) -> Conditions:
         """Draw conditions, most of them harsher than the defaults: small snapshots, slow lines, short leases."""
         settings = {"lease_s": chance.choice((0.5, 1.0, 2.0, 4.0))}
         delay_s = chance.choice((0.0002, 0.001, 0.01, 0.04))
         is_clustered, cores = chance.random() < 0.3, chance.choice((1.0, 2.0, 8.0))
         window_s = chance.choice((0.1, 1.0, 120.0))
-        return cls(is_clustered, delay_s, cores, settings, window_s, 0.2 if is_clustered else 0.0, folder)
+        return cls(is_clustered, delay_s, cores, settings, window_s, 0.2 if is_clustered else 0.0, folder, given)
 
     def make(self, kind: type[Service]) -> Service:
         """Return a service."""
@@ -119,4 +121,4 @@ class Conditions:
         own |= {"snapshot_inputs": snapshot_inputs, "snapshot_s": snapshot_s}
         if issubclass(kind.settings_type, ClusterSettings):
             own |= {"cpu_cores": self.cores, "memory_bytes": MEMORY_BYTES}
-        return kind.settings_type(**own, **self.settings, **more)
+        return kind.settings_type(**own, **self.settings, **(more | self.given.get(kind.name, {})))
