@@ -23,7 +23,7 @@ from tests.bench.rows import Row, row
 
 WORKERS, MEMBERS, SERVERS = 3, 2, 2
 ROUNDS, SECONDS = 3, 6.0
-STEPS_MAX = 10_000
+STEPS_MAX = 1_000
 """Steps of a worker in a round, which ends before."""
 SPEED_BAR = 0.9
 STAGE_ROW = "stages: seconds a step of a member that three workers wait for, times max(compute, exchange)"

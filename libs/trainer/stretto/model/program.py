@@ -35,7 +35,8 @@ class Gradients:
     """Gradients of a batch's mean loss: rows [n, dimension] of each table, dense [dense_size]; state_delta [state_size]
     is added. row_squares [n, dimension]: the squares of each occurrence of a row in the batch, added up, as Keras takes
     them; None for a table, or no entry at all: the squares of `rows`. dense_squares [dense_size]: likewise, where a
-    dense parameter is looked up row by row; None: the squares of `dense`.
+    dense parameter is looked up row by row; None: the squares of `dense`. is_pushed: whoever has computed them has
+    pushed them, too, and all but the loss are empty.
     """
 
     loss: float
@@ -44,6 +45,7 @@ class Gradients:
     state_delta: F32
     row_squares: tuple[F32 | None, ...] = ()
     dense_squares: F32 | None = None
+    is_pushed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,8 @@
 
 A request has the head i64 (shard, attempt, start, stop, worker, lineage or -1, first layer), the name of the books that
 the lease belongs to, and arrays (`stretto_pipeline.arrays`): a prepared batch with its rows, or the tensors that cross
-the cut with the labels. An answer has arrays. A refusal has the name of an error and its text.
+the cut with the labels. An answer has arrays: the loss, and what comes back over the cut. A refusal has the name of an
+error and its text.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ _TOLD = (StaleAttempt, ProgressGap, ServersReplaced, BatchMisaligned, ModelRefus
 class StageMessage(IntEnum):
     """The kinds of messages between stages."""
 
-    STEP = 1
+    STEP = 2
+    """1 was a step whose rows the worker that asks was to push."""
     ANSWER = 16
     REFUSED = 17
 
@@ -93,26 +95,25 @@ def read_step(parts: Sequence[Any], reader: Reader) -> Asked:
 
 def answer_parts(answer: Returned, writer: Writer) -> list[Any]:
     """Return the parts of an answer."""
-    squares = {f"square {i}": each for i, each in enumerate(answer.row_squares) if each is not None}
     told = {
         "loss": np.array([answer.loss]),
         "shared": answer.shared,
         "shared gradients": answer.shared_gradients,
         "state": answer.state_delta,
     }
-    return writer.parts(told | squares | _numbered("row", answer.rows, "live", answer.live))
+    return writer.parts(told | _numbered("live", answer.live))
 
 
 def read_answer(parts: Sequence[Any], reader: Reader) -> Returned:
     """Return the answer; its arrays are views of the parts. Raises InputRefused, ArraysRefused."""
     arrays = reader.arrays(parts)
-    rows = _of(arrays, "row")
-    squares = tuple(arrays.get(f"square {i}") for i in range(len(rows)))
     try:
         return Returned(
             float(arrays["loss"][0]),
-            *(rows, squares, _of(arrays, "live")),
-            *(arrays["shared"], arrays["shared gradients"], arrays["state"]),
+            live=_of(arrays, "live"),
+            shared=arrays["shared"],
+            shared_gradients=arrays["shared gradients"],
+            state_delta=arrays["state"],
         )
     except LookupError as error:
         raise InputRefused(f"an answer without {error}: of another version of Stretto?") from None

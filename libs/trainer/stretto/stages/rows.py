@@ -1,4 +1,4 @@
-"""Stage 0 has the rows: it asks the next stage for everything behind them."""
+"""Stage 0 has the rows: it pulls them, and asks the next stage for everything behind them, and for all pushes."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class RowsStage:
     def step(
         self, claim: Claim, generation: int | None, lineage: int | None, pulled: Pulled, prepared: Prepared
     ) -> Gradients:
-        """Return the gradients of a batch; the dense one is empty if others have pushed it.
+        """Return the gradients of a batch, or that others have pushed them.
 
         Raises ServerLost, OwnershipUnknown, and the errors of the batch or its lease that a stage finds.
         """
         given = Given(pulled.rows, prepared.keys, prepared.batch)
         answer = self._asked(claim, generation, lineage, given)
         if answer is not None:
-            return Gradients(answer.loss, answer.rows, NOTHING, NOTHING, answer.row_squares)
+            return Gradients(answer.loss, (), NOTHING, NOTHING, is_pushed=True)
         values = pulled if len(pulled.dense) else self._parameters.pull_slices(None)
         found = self._behind.step(given, values.dense, values.state, _nobody, contextlib.nullcontext())
         told = found.answer

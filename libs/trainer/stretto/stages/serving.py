@@ -2,7 +2,8 @@
 
 A column has a batch once, whoever computes the batch how often: each stage pushes its own dense slices under the claim
 of the request before it answers, and servers skip a column that has the batch (`stretto_parameters.records`). So a
-request that is repeated, at this worker or at another one, is harmless, and so is an answer that is lost.
+request that is repeated, at this worker or at another one, is harmless, and so is an answer that is lost. The stage
+behind the rows pushes their gradients in the same message: each server is asked once for both, and they travel once.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..engine.client import Parameters
 from ..engine.layout import I64, Bools, Layout
 from ..engine.link import Access
 from ..errors import OwnershipUnknown, ServerLost, StrettoError
-from ..parts import Found, Given, Part, Returned, no_keys
+from ..parts import FIRST_LAYER, Found, Given, Part, Returned, no_keys
 from .asking import NextStage
 from .messages import Asked, OtherBooks, StageMessage, StepRefused, answer_parts, read_step, refusal_parts
 
@@ -98,7 +99,7 @@ class Stage:
         except (ServerLost, OwnershipUnknown) as error:
             raise StepRefused(str(error)) from error
         self.served(Served(self.clock(), step.compute_s, step.exchange_s))
-        return found.answer
+        return found.answer._replace(rows=(), row_squares=())
 
 
 class _NoAnswer(Exception):
@@ -133,24 +134,26 @@ class _Step:
             return None
 
     def push(self, found: Found) -> None:
-        """Push the gradients of the slices that are the stage's own."""
+        """Push the gradients of the slices that are the stage's own, and those of the rows behind which it stands."""
         assert self._part is not None
         begun_s = self._stage.clock()
         shard, attempt, start, stop = self._asked.claim
-        layout = self._stage.layout
+        layout, has_rows = self._stage.layout, self._stage.first_layer == FIRST_LAYER
+        answer = found.answer
         self._parameters.push(
-            no_keys(layout),
-            [np.zeros((0, table.dimension), np.float32) for table in layout.tables],
+            self._asked.given.keys if has_rows else no_keys(layout),
+            answer.rows if has_rows else [np.zeros((0, table.dimension), np.float32) for table in layout.tables],
             found.dense,
             shard=shard,
             attempt=attempt,
             start=start,
             stop=stop,
+            row_squares=answer.row_squares,
             dense_squares=found.dense_squares,
             state_delta=found.state_delta if len(found.state_delta) else None,
             generation=self._generation,
             lineage=self._asked.lineage,
-            columns=columns_of(layout, self._part.pushed),
+            columns=columns_of(layout, self._part.pushed, has_rows),
         )
         self.exchange_s += self._stage.clock() - begun_s
 
@@ -163,9 +166,10 @@ class _Step:
         self._stage.turn.release()
 
 
-def columns_of(layout: Layout, slices: I64) -> Bools:
-    """Return the columns of these dense slices: [columns]."""
+def columns_of(layout: Layout, slices: I64, has_rows: bool) -> Bools:
+    """Return the columns of these dense slices, and of all rows if they are the stage's, too: [columns]."""
     columns = np.zeros(layout.columns, np.bool_)
+    columns[: layout.buckets] = has_rows
     columns[layout.buckets + slices] = True
     return columns
 

@@ -39,16 +39,21 @@ class Computing:
         """True if all is computed here."""
         return self._stage is None
 
+    @property
+    def asks(self) -> bool:
+        """True if others are asked to compute the next step."""
+        return self._stage is not None and self._stage.is_followed
+
     def begin_pull(self, keys: KeyBatch, is_fresh: bool = False) -> Future[Pulled]:
         """Pull for a step, as far as it is computed here."""
-        if self._stage is not None and self._stage.is_followed:
+        if self.asks:
             return self._parameters.begin_pull(keys, rows_alone=True)
         return self._parameters.begin_pull(keys, is_fresh)
 
     def step(
         self, claim: Claim, generation: int | None, lineage: int | None, pulled: Pulled, ready: Prepared
     ) -> Gradients:
-        """Return the gradients of a batch; the dense one is empty if others have pushed it.
+        """Return the gradients of a batch, or that others have pushed them.
 
         Raises Stopping, ModelRefused, and the errors of the batch or its lease that another stage finds.
         """

@@ -116,8 +116,8 @@ class Trainer:
     a pull begins after the push before it is applied, so a worker's own updates are never missing.
     pipeline_from_step: steps of the job before which it is not used, every pull brings the dense parameters, and every
     batch is pushed.
-    stage: others compute what is behind the rows, and push the dense gradients; each batch is pushed then. A step that
-    none of them answers is computed here.
+    stage: others compute what is behind the rows, and push all gradients; each batch is pushed then. A step that none
+    of them answers is computed and pushed here.
     """
 
     def __init__(
@@ -233,15 +233,21 @@ class Trainer:
             pull = None
             if pipeline and coming is not None and coming.done() and coming.exception() is None:
                 pull = self._computing.begin_pull(coming.result().keys)
+            if self._computing.asks and not self._settle():  # others push this batch behind the one before
+                return
             computing = time.perf_counter()
             claim = Claim(work.shard, work.attempt, place.begin, place.end)
             gradients = self._computing.step(claim, work.generation, work.lineage, pulled, ready)
             computed = time.perf_counter() - computing
             self.last_loss = gradients.loss
-            waiting.add(ready.keys, gradients)
             share = pulled.rows_seconds / max(1e-9, pulled.seconds)
             times = StepTime(waited * share, computed, 0.0, waited * (1 - share), read_s)
-            if not place.is_pushed:
+            if not gradients.is_pushed:
+                waiting.add(ready.keys, gradients)
+            if gradients.is_pushed:
+                pays = True  # no rounding is owed here for what others have pushed
+                self._applied(place, begun, times)
+            elif not place.is_pushed:
                 self._count(place, begun, times)
             elif not self._settle():
                 return
@@ -303,10 +309,14 @@ class Trainer:
             return False
         update = min(pushed.update_seconds, pushed.seconds)
         times = pushing.times + StepTime(update_s=update, sync_s=pushed.seconds - update)
-        self._count(pushing.place, pushing.begun_s, times)
-        self._offset = pushing.place.end
-        self._passed(self._offset)
+        self._applied(pushing.place, pushing.begun_s, times)
         return True
+
+    def _applied(self, place: Place, begun_s: float, times: StepTime) -> None:
+        """Count a step whose batch every column has."""
+        self._count(place, begun_s, times)
+        self._offset = place.end
+        self._passed(self._offset)
 
     def _count(self, place: Place, begun_s: float, times: StepTime) -> None:
         ended_s = time.monotonic()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from staged import StagedJob
-from stretto.engine import KeyBatch, Own, one_table
+from stretto.engine import KeyBatch, Own, PushResult, one_table
 from stretto.errors import ModelRefused
 from stretto.model.program import Gradients, WholePart
 from stretto.model.reading import Prepared
@@ -223,6 +223,29 @@ def test_columns_that_move_meanwhile_have_each_batch_once(job: StagedJob) -> Non
     threading.Timer(0.1, server.store.set_own, ([frozen], Own.MINE, Own.FROZEN)).start()
     assert trainer.train(job.work(1)) is None
     job.check_books(range(2))
+
+
+def test_a_step_is_asked_for_once_the_push_of_the_one_before_is_over(job: StagedJob) -> None:
+    """A worker computes its first step alone, and finds a member for the second one while the first push is slow."""
+    server, following, order = job.stage(1), job.following(), list[str]()
+
+    def keep_going() -> bool:
+        following.use({1: Member(server.address, FIRST_LAYER)})  # called before the first push begins
+        return True
+
+    trainer = job.trainer(0, following, keep_going=keep_going)
+    step, push = server.stage.step, trainer._parameters.push
+
+    def slow(*given: Any, **named: Any) -> PushResult:
+        time.sleep(0.1)
+        order.append("pushed")
+        return push(*given, **named)
+
+    trainer._parameters.push = slow  # type: ignore[method-assign]
+    server.stage.step = lambda asked: (order.append("asked"), step(asked))[1]  # type: ignore[method-assign]
+    assert trainer.train(job.work(0)) is None
+    assert order == ["pushed", *["asked"] * (-(-SHARD // BATCH) - 1)]
+    job.check_books(range(1))
 
 
 def asked_of(job: StagedJob, books: str) -> Asked:
