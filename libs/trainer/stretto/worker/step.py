@@ -211,7 +211,7 @@ class Trainer:
         places = _places(work, offset, self._batch_size, self._parameters.push_every if sums else 1)
         waiting, pays = GradientSum(self._program.layout), False
         ranges = _ranges(work, places)
-        ranges += self._ranges_ahead(ahead, ranges)
+        ranges += _ranges_ahead(ahead, ranges, self._batch_size)
         read, pull, is_followed = self._first(work, ranges)
         for number, place in enumerate(places):
             begun = time.monotonic()
@@ -289,14 +289,6 @@ class Trainer:
             first = [] if is_pulled_next else [(following, coming.result())]
             for batch in self._look_ahead.unnamed((*first, *self._feed.ready()[: LOOK_AHEAD - 1])):
                 self._parameters.hint(batch.keys)
-
-    def _ranges_ahead(self, ahead: Work | None, before: Sequence[SampleRange]) -> list[SampleRange]:
-        """Return the batches of the work ahead, until one of those before comes again: a feed has each range once."""
-        if ahead is None:
-            return []
-        known = frozenset(before)
-        places = _places(ahead, ahead.offset, self._batch_size)
-        return list(takewhile(lambda each: each not in known, _ranges(ahead, places)))
 
     def _settle(self) -> bool:
         """Wait for the push that is on its way and count its step; False if training is to stop before it succeeds."""
@@ -393,3 +385,11 @@ def _places(work: Work, offset: int, batch_size: int, batches_a_push: int = 1) -
 
 def _ranges(work: Work, places: Sequence[Place]) -> list[SampleRange]:
     return [SampleRange(work.partition, work.start + each.begin, each.end - each.begin) for each in places]
+
+
+def _ranges_ahead(ahead: Work | None, before: Sequence[SampleRange], batch_size: int) -> list[SampleRange]:
+    """Return the batches of the work ahead, until one of those before comes again: a feed has each range once."""
+    if ahead is None:
+        return []
+    known = frozenset(before)
+    return list(takewhile(lambda each: each not in known, _ranges(ahead, _places(ahead, ahead.offset, batch_size))))
