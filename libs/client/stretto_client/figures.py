@@ -95,7 +95,7 @@ def plan(value: dict[str, Any] | None) -> str:
     on_cores = value["workers"] - sum(group["workers"] for group in groups)
     workers = [f"{on_cores} × worker ({cores(value['worker_cpu_cores'])}, {size(value['worker_memory_bytes'])})"]
     workers = workers * (on_cores > 0 or not groups) + [
-        f"{each['workers']} × worker on {each['device']}" for each in groups
+        f"{each['workers']} × worker{_stage(each, ' of stage')} on {each['device']}" for each in groups
     ]
     servers = f"{value['ps']} × ps ({cores(value['ps_cpu_cores'])}, {size(value['ps_memory_bytes'])})"
     return "  ".join([*workers, *[servers] * _has_servers(value)])
@@ -108,9 +108,14 @@ def short_plan(value: dict[str, Any] | None) -> str:
     groups = value.get("groups", ())
     on_cores = value["workers"] - sum(group["workers"] for group in groups)
     workers = [f"{on_cores}w×{value['worker_cpu_cores']:g}"] * (on_cores > 0 or not groups)
-    workers += [f"{each['workers']}w {each['device']}" for each in groups]
+    workers += [f"{each['workers']}w {each['device']}{_stage(each, ' stage')}" for each in groups]
     servers = f"{value['ps']}ps×{value['ps_cpu_cores']:g} {size(value['ps_memory_bytes'])}"
     return " ".join([*workers, *[servers] * _has_servers(value)])
+
+
+def _stage(group: dict[str, Any], name: str) -> str:
+    """Say of which later stage a group of workers, or one of them, is; nothing of stage 0."""
+    return f"{name} {group['stage']}" if group.get("stage") else ""
 
 
 def _has_servers(value: dict[str, Any]) -> bool:

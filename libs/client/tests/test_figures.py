@@ -37,5 +37,8 @@ def test_a_plan_tells_the_workers_on_devices_beside_those_on_cores() -> None:
         "1 × worker (2 cores, 2 GiB)  2 × worker on gpu-a  1 × ps"
     )
     assert figures.short_plan(plan | {"groups": groups}) == "1w×2 2w gpu-a 1ps×1 1 GiB"
+    staged = plan | {"groups": [groups[0] | {"stage": 1}]}
+    assert figures.short_plan(staged) == "1w×2 2w gpu-a stage 1 1ps×1 1 GiB"
+    assert "2 × worker of stage 1 on gpu-a" in figures.plan(staged)
     only = plan | {"groups": [{"device": "gpu-a", "workers": 3}]}
     assert figures.short_plan(only) == "3w gpu-a 1ps×1 1 GiB"

@@ -7,7 +7,7 @@ minute.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, cast
 
@@ -116,8 +116,14 @@ IN_CORES = Quantity(parse_cores, r"^[0-9]+(\.[0-9]+)?m?$", CORES)
 IN_SECONDS = Quantity(parse_seconds, r"^([0-9]+(\.[0-9]+)?(ms|[smhd]))+$|^[0-9]+(\.[0-9]+)?$", SECONDS)
 
 
+_OF_GROUP = (("cpu_cores", IN_CORES), ("memory_bytes", IN_BYTES))
+
+
 def _group(given: Any) -> Any:
-    """Return a group of workers, whose bounds the plan's validator checks. Raises ValueError for other fields."""
+    """Return a group of workers, with its quantities as numbers, whose bounds the plan's validator checks.
+
+    Raises ValueError for other fields, and for a quantity that cannot be read.
+    """
     if not isinstance(given, dict):
         return given
     found = cast("dict[str, Any]", given)
@@ -127,7 +133,20 @@ def _group(given: Any) -> Any:
         raise ValueError(
             f"groups = {found}: give each {', '.join(needed)}; of a later stage {', '.join(names[len(needed) :])}, too"
         )
-    return WorkerGroup(**found)
+    return WorkerGroup(**_numbers(found, _OF_GROUP))
+
+
+def _numbers(given: Mapping[str, Any], of: Iterable[tuple[str, Quantity]]) -> dict[str, Any]:
+    """Return fields with these quantities as numbers. Raises ValueError, naming the field."""
+    found = dict(given)
+    for name, quantity in of:
+        if name not in found:
+            continue
+        try:
+            found[name] = quantity.parse(found[name])
+        except ValueError as error:
+            raise ValueError(f"{name} = {found[name]}: {error}") from error
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +160,7 @@ class PlanQuantities:
         """Return a plan with its quantities as numbers, and its groups as such. Raises ValueError, naming the field."""
         if not isinstance(plan, dict):
             return plan
-        found = dict(cast("dict[str, Any]", plan))
-        for name, quantity in self.of:
-            if name not in found:
-                continue
-            try:
-                found[name] = quantity.parse(found[name])
-            except ValueError as error:
-                raise ValueError(f"{name} = {found[name]}: {error}") from error
+        found = _numbers(cast("dict[str, Any]", plan), self.of)
         if isinstance(groups := found.get("groups"), list | tuple):
             found["groups"] = tuple(_group(each) for each in cast("Sequence[Any]", groups))
         return found
@@ -160,12 +172,25 @@ class PlanQuantities:
     def __get_pydantic_json_schema__(self, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         """Accept numbers or such texts."""
         schema = dict(handler.resolve_ref_schema(handler(core)))
-        fields = dict(schema["properties"])
-        for name, quantity in self.of:
-            number = dict(fields[name])
-            description = number.pop("description")
-            fields[name] = {"anyOf": [number, quantity.text()], "description": description}
-        return {**schema, "properties": fields}
+        return {**schema, "properties": _with_texts(schema["properties"], self.of)}
+
+
+def with_texts_of_groups(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON Schema of a group's fields in a job file, whose quantities may be texts.
+
+    Events and answers have numbers there, as v1 of their schemas says.
+    """
+    return _with_texts(properties, _OF_GROUP)
+
+
+def _with_texts(properties: Mapping[str, Any], of: Iterable[tuple[str, Quantity]]) -> dict[str, Any]:
+    """Return the JSON Schema of fields whose quantities may be texts."""
+    found = dict(properties)
+    for name, quantity in of:
+        number = dict(found[name])
+        description = number.pop("description")
+        found[name] = {"anyOf": [number, quantity.text()], "description": description}
+    return found
 
 
 IN_PLAN = PlanQuantities(

@@ -264,6 +264,16 @@ def measured_ratios(workers: MixedWorkers, event: ProfileMeasured, before: Seque
     return [StageRatio(*at, ratio) for at, ratio in sorted(known.items())]
 
 
+def measured_times_s(event: ProfileMeasured) -> tuple[float, ...]:
+    """Return the seconds that each stage of a plan took for a batch in a window, tau_i of HeterPS Eq. 3: its workers
+    share the batches. Empty for a plan of one stage, and while a stage has no steps."""
+    per_s = [0.0] * event.plan.stages
+    for group in event.groups:
+        if group.step_time_s > 0:
+            per_s[group.stage] += group.workers / _own_s(group)
+    return tuple(1 / rate for rate in per_s) if len(per_s) > 1 and all(per_s) else ()
+
+
 def _own_s(group: GroupProfile) -> float:
     """Return the time of a step without that in which its worker waits: for its batch, or for the next stage."""
     if group.stage:

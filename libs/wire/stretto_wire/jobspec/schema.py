@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from pydantic.json_schema import GenerateJsonSchema
 
+from ..quantities import with_texts_of_groups
 from .spec import JobSpec
 
 Schema = dict[str, Any]
@@ -31,6 +32,8 @@ def job_schema() -> Schema:
     schema = named(JobSpec.model_json_schema(schema_generator=WithoutFieldTitles), JOB_SCHEMA)
     _close(schema)
     schema["$defs"]["DatasetSpec"]["required"].remove("samples")  # named partitions replace it
+    group = schema["$defs"]["WorkerGroup"]
+    group["properties"] = with_texts_of_groups(group["properties"])
     return schema
 
 

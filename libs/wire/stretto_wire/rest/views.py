@@ -207,6 +207,8 @@ class Outcome(View):
     inside_interval: bool | None = None
     reads_per_step: float | None = None
     """Rows that a step read from the disk of the busiest server; null: none did."""
+    stage_times_s: tuple[float, ...] = ()
+    """Seconds that each stage of the plan took for a batch, in its last settled window; empty for a plan of one."""
 
 
 @dataclass(slots=True)

@@ -48,13 +48,13 @@ from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanReq
 from stretto_messages.oom import OomForecast
 from stretto_messages.planner import CandidatesComputed, HistoryRecorded
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import CheckpointRef, Evaluation, Interval, Shard
+from stretto_messages.values import CheckpointRef, Evaluation, GroupProfile, Interval, Shard, WorkerGroup
 from stretto_wire.rest.views import Fitted, JobView, ThroughputPoint
 
 from tests import live_bus
 from tests.live_bus import finished
 
-from ..job_events import MIB, decided, plan, profile, started, submitted, worker_report
+from ..job_events import MIB, TIMES, decided, plan, profile, started, submitted, worker_report
 
 
 def fold(*messages: Message) -> Projection:
@@ -132,6 +132,18 @@ def test_a_decision_keeps_what_it_rested_on_and_learns_what_it_brought() -> None
     assert outcome.prediction_error == pytest.approx(-10 / 180)
     assert outcome.inside_interval is True
     assert first.outcome.throughput == 100.0
+
+
+def test_a_plan_that_a_job_states_tells_what_its_stages_took() -> None:
+    """Two workers of stage 0 take 10 ms beside waiting, three of stage 1 30 ms: 5 and 10 ms for a batch."""
+    stated = plan(2).with_workers(2, [WorkerGroup("fast", 3, 1.0, 2**30, stage=1, first_layer=1)])
+    waits, computes = replace(TIMES, read_s=0.0, grad_s=0.02), replace(TIMES, grad_s=0.03)
+    told = (("", 2, waits, 0), ("fast", 3, computes, 1))
+    groups = tuple(GroupProfile(device=d, workers=n, step_time_s=0.03, times=t, stage=s) for d, n, t, s in told)
+    projection = fold(
+        submitted(), decided(1, "initial", stated, None), replace(profile(1, stated, 2000.0), groups=groups)
+    )
+    assert projection.jobs["a"].decisions[-1].outcome.stage_times_s == pytest.approx((0.005, 0.01))
 
 
 def test_a_decision_for_the_disk_has_the_reads_that_were_expected_and_those_that_there_were() -> None:

@@ -332,6 +332,9 @@ def _outcome(d: Json) -> RenderableType:
         )
         if outcome.get("reads_per_step") is not None:
             lines[-1] += f"; {outcome['reads_per_step']:.0f} reads a step"
+        if times := outcome.get("stage_times_s"):
+            told = ", ".join(f"stage {stage} took {figures.seconds(each_s)}" for stage, each_s in enumerate(times))
+            lines.append(f"for a batch {told}; the slowest one bounds the plan (HeterPS Eq. 3)")
     else:
         lines.append("what it brought was not measured: no settled window under it")
     return _line("outcome", "\n".join(lines))

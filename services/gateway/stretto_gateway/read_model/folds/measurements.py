@@ -10,6 +10,7 @@ import statistics
 from collections.abc import Callable
 from functools import singledispatchmethod
 
+from stretto_core.planner.staging import measured_times_s
 from stretto_messages.base import Message
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.oom import OomForecast
@@ -84,6 +85,7 @@ class MeasurementFold(Fold):
             outcome.throughput = brought
             outcome.step_time_s = statistics.median(step for _, step in windows)
             outcome.reads_per_step = reads or outcome.reads_per_step
+            outcome.stage_times_s = measured_times_s(message) or outcome.stage_times_s
             if decision.throughput_before:
                 outcome.gain = brought / decision.throughput_before
             if decision.throughput:
