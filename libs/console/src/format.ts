@@ -79,10 +79,12 @@ export const measures = (found: readonly { name: string; value: number }[] | und
 
 /** "6 workers, 2 of them on gpu-a, 3 servers" */
 export function plan(
-  plan: { workers: number; ps: number; groups?: { device: string; workers: number }[] } | null | undefined,
+  plan: { workers: number; ps: number; groups?: { device: string; workers: number; stage?: number }[] } | null | undefined,
 ): string {
   if (!plan) return NONE;
-  const groups = (plan.groups ?? []).map((group) => `, ${group.workers} of them on ${group.device}`);
+  const groups = (plan.groups ?? []).map(
+    (group) => `, ${group.workers} of them${group.stage ? ` of stage ${group.stage}` : ""} on ${group.device}`,
+  );
   const workers = `${plan.workers} ${plan.workers === 1 ? "worker" : "workers"}${groups.join("")}`;
   return `${workers}, ${plan.ps} ${plan.ps === 1 ? "server" : "servers"}`;
 }
