@@ -57,6 +57,7 @@ from stretto_core.planner.staging import (
     staged_front,
     staged_trial,
     with_stages,
+    without_stages,
 )
 from stretto_core.planner.state import PlannerSettings, PlanState
 from stretto_core.planner.tuning import Tuning
@@ -277,12 +278,30 @@ class PlanMachine:
     def _stages_measured(self, event: ProfileMeasured, profile: JobProfile) -> list[Action]:
         """Note what the stages took; return advice, since no model is fitted to steps that pass stages."""
         state, fitted = self.state, self.state.model
-        if event.plan.stages == 1 or fitted is None or not event.settled or event.plan_version != state.applied_version:
+        if event.plan.stages == 1 or not event.settled or event.plan_version != state.applied_version:
             return []
-        state.stage_ratios = measured_ratios(self._workers(fitted, profile, event.plan), event, state.stage_ratios)
         state.stage_windows += 1
+        if fitted is not None:
+            state.stage_ratios = measured_ratios(self._workers(fitted, profile, event.plan), event, state.stage_ratios)
         beyond = state.stage_windows - self.settings.windows_min
-        return self._advise() if beyond >= 0 and beyond % STAGES_EVERY == 0 else []
+        if beyond < 0 or beyond % STAGES_EVERY:
+            return []
+        return self._leave_stages(event, profile) if fitted is None else self._advise()
+
+    def _leave_stages(self, event: ProfileMeasured, profile: JobProfile) -> list[Action]:
+        """Return the trial of a plan of one stage, for a job that began with several and may have one."""
+        state, plan = self.state, event.plan
+        if profile.stages != "auto" or profile.fixed or state.pending or state.decided_version > state.applied_version:
+            return []
+        current = self._measured_stages(plan, event.batch_size)
+        if current is None or current.throughput <= 0:
+            return []
+        found = without_stages(profile, plan, current.throughput)
+        has_room = found.plan.resources(profile.extended).fits(self._room(profile)) and found.plan not in state.refused
+        if not has_room or (proposed := self._trial(found, profile, plan, current)) is None:
+            return []
+        state.pending, state.mixes = True, [current]
+        return [Emit(proposed)]
 
     def _workers(self, fitted: ModelFitted, profile: JobProfile, plan: Plan) -> MixedWorkers:
         model = FittedModel.of(fitted, self._supply(profile, plan))

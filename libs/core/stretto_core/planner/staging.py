@@ -247,6 +247,16 @@ def staged_trial(
     return _trial(problem, plan, reason, problem.workers.throughput(plan), device.name)
 
 
+def without_stages(profile: JobProfile, plan: Plan, throughput: float) -> PlanTrial:
+    """Return the trial of a plan of one stage, for a job that began with several: no model is fitted to its steps.
+
+    Workers on cores stay, or the least that the job may have; nobody knows how fast they train.
+    """
+    workers = min(max(plan.cpu_workers, profile.limits.low.workers, 1), profile.limits.high.workers)
+    reason = f"the job began with {plan.stages} stages, which only a plan without them can be compared with: measure it"
+    return PlanTrial("", plan.with_workers(workers, ()), reason, throughput, GUESSED_SD)
+
+
 def _trial(problem: CandidateProblem, plan: Plan, reason: str, throughput: float, device: str = "") -> PlanTrial:
     return PlanTrial(device, plan, reason, throughput, float(problem.workers.log_sd([plan])[0]))
 

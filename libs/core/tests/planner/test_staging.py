@@ -136,7 +136,9 @@ FAST = DeviceType("fast", price_per_hour=0.4, count=2, cpu_cores=2.0, memory_byt
 """A unit costs as much as eight workers on cores."""
 
 
-def staged_loop(stages: Stages, compute_s: float, device: DeviceType = FAST, factor: float = 1.0) -> Loop:
+def staged_loop(
+    stages: Stages, compute_s: float, device: DeviceType = FAST, factor: float = 1.0, initial: Plan | None = None
+) -> Loop:
     room = Resources(10.0, 64 * GIB, extended_of({device.resource: device.count}))
     loop = Loop(
         room,
@@ -148,7 +150,7 @@ def staged_loop(stages: Stages, compute_s: float, device: DeviceType = FAST, fac
         tells_parts=True,
     )
     limits = JobLimits(LIMITS.low, replace(LIMITS.high, workers=8, ps=2))
-    loop.submit("a", profile(10**12, limits=limits, devices_asked=("auto",), stages=stages))
+    loop.submit("a", profile(10**12, limits=limits, devices_asked=("auto",), stages=stages, initial=initial))
     loop.run(700)
     return loop
 
@@ -194,6 +196,16 @@ def test_a_job_that_asks_for_two_gets_two_and_keeps_them() -> None:
     assert 1 not in stages[stages.index(2) :]
     (proposed,) = [fact for fact in loop.facts(PlanProposed, "a") if fact.plan.stages == 2]
     assert proposed.reasons[0].startswith("the job asks for two stages: they take")
+
+
+def test_a_job_that_begins_in_stages_measures_one_and_leaves_them_where_they_are_dear() -> None:
+    began = staged_loop("auto", 0.2, replace(FAST, price_per_hour=4.0), initial=of_stages(plan(2), None, 2, FAST, 1))
+    kinds = [(fact.kind, fact.plan.stages) for fact in decided(began)]
+    assert kinds[:2] == [("initial", 2), ("measure", 1)]
+    assert kinds[-1][1] == 1
+    assert decided(began)[1].reasons[0].startswith("the job began with 2 stages")
+    kept = staged_loop(2, 0.2, FAST, initial=of_stages(plan(2), None, 2, FAST, 1))
+    assert {fact.plan.stages for fact in decided(kept)} == {2}, "it asks for them"
 
 
 def test_stages_that_turn_out_slow_are_left_again() -> None:
