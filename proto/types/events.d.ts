@@ -532,7 +532,7 @@ export interface JobSpec {
   api?: "stretto/v1";
   /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
   name: string;
-  /** the training code and its parameters; left out beside `program` */
+  /** the training code and its parameters; or state `program`, a program of your own */
   model: ModelSpec;
   /** a program of your own that the workers run instead of a model; there are no parameter servers */
   program?: ProgramSpec | null;
@@ -893,6 +893,8 @@ export interface PodExited {
   detail?: string;
   /** Words for what all processes of the machine need and the job has used up: the pod was ended for that. */
   used_up?: string;
+  /** Time until another pod may start in its place, after repeated failures; 0: at once, or none will. */
+  again_in_s?: number;
 }
 
 /** A pod of the plan cannot run yet. Published once for each reason; PodStarted or PodExited follows. */

@@ -29,7 +29,17 @@ _COLOURS = {"finished": "green", "training": "cyan", "failed": "red", "cancelled
 def state(found: Json) -> str:
     """Return the state of a job's view or summary in its colour; a finished job that lacks something is a warning."""
     colour = _COLOURS.get(found["status"], "white") if found["complete"] else "yellow"
-    return f"[{colour}]{figures.state(found['status'], found['ending'])}[/{colour}]"
+    return f"[{colour}]{figures.state(_status(found), found['ending'])}[/{colour}]"
+
+
+def _status(found: Json) -> str:
+    """Return the status of a job in a word; of a program that is only watched, nobody knows whether it trains."""
+    return "running, level 0" if is_watched(found) else str(found["status"])
+
+
+def is_watched(found: Json) -> bool:
+    """Return whether a job now runs a program that tells nothing of its samples."""
+    return found["status"] == "training" and found.get("level") == 0
 
 
 def table(*columns: str, right: tuple[str, ...] = (), wrapped: str = "") -> Table:
@@ -77,7 +87,7 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
             state(job) if since_s is None else "[red]stalled[/red]",
             *([figures.clock(job["submitted_at_s"])] if dated else []),
             f"v{job['plan_version']} {figures.short_plan(job['plan'])}" if job["plan"] else "–",
-            f"{share:.0%}",
+            "–" if job.get("level") == 0 else f"{share:.0%}",
             _speed(job),
             *([_brief(job.get("quality", []))] if told else []),
             figures.money(job.get("cost_so_far")),
@@ -94,11 +104,21 @@ def jobs(found: list[Json], width: int = 160, options: str = "") -> RenderableTy
 
 
 def _speed(job: Json) -> str:
-    """Return the rate of a job that trains, of which there is none just after its start, or an ended job's mean."""
+    """Return the rate of a job that trains, of which there is none just after its start, or an ended job's mean.
+
+    Of a program that is only watched: what it uses.
+    """
+    if job.get("level") == 0:
+        return used(job["cpu_used_cores"], job["memory_used_bytes"]) if is_watched(job) else "–"
     if job["status"] != "training":
         return figures.short_rate(job.get("mean_samples_per_s"))
     is_new = not job["samples_per_s"] and job["stalled_since_s"] is None
     return "…" if is_new else figures.short_rate(job["samples_per_s"])
+
+
+def used(cpu_cores: float | None, memory_bytes: int | None) -> str:
+    """Say what pods use."""
+    return "…" if cpu_cores is None else f"{cpu_cores:.2f} cores, {figures.size(memory_bytes)}"
 
 
 def _stored_by_team(found: list[Json], teamed: bool) -> list[RenderableType]:
@@ -254,7 +274,7 @@ def _first(reasons: list[str]) -> str:
     return reasons[0] if reasons else ""
 
 
-def _last_line(detail: str) -> str:
+def last_words(detail: str) -> str:
     """Return the last line that a pod wrote, without the prefix that every line of its log has."""
     return re.sub(r"^.* trace=\w* ", "", detail.strip().rpartition("\n")[2])[:DETAIL_CHARACTERS]
 
@@ -298,8 +318,8 @@ _GISTS: dict[str, Any] = {
     "replacement-ended": lambda d: d["pod"],
     "plan-applied": lambda d: f"v{d['version']} in {figures.seconds(d['took_s'])}",
     "pod-started": lambda d: f"{d['pod']} in {figures.seconds(d['took_s'])} ({d['cause']})",
-    "pod-pending": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
-    "pod-exited": lambda d: f"{d['pod']} {d['reason']} {_last_line(d['detail'])}",
+    "pod-pending": lambda d: f"{d['pod']} {d['reason']} {last_words(d['detail'])}",
+    "pod-exited": lambda d: f"{d['pod']} {d['reason']} {last_words(d['detail'])}",
     "data-workers-proposed": lambda d: f"{d['count']} ({d['phase']}); {_first(d['reasons'])}",
     "data-workers-requested": lambda d: f"{'auto' if d['count'] is None else d['count']} by {d['by']}",
     "data-workers-decided": lambda d: f"v{d['version']} {d['count']} of {d['wanted']}; {_first(d['reasons'])}",

@@ -111,6 +111,8 @@ class PodExited(Message):
     its owner's alone."""
     used_up: Text = ""
     """Words for what all processes of the machine need and the job has used up: the pod was ended for that."""
+    again_in_s: Seconds = 0.0
+    """Time until another pod may start in its place, after repeated failures; 0: at once, or none will."""
 
 
 example(

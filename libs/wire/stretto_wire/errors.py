@@ -35,9 +35,13 @@ class WireError(ValueError):
         where: str = "",
         model: type[Any] | None = None,
         marks: Marks | None = None,
+        document: object = None,
     ) -> Self:
-        """Return all findings of a pydantic error; with ``model``, remedies describe its fields."""
-        return cls.collected(findings_of(error.errors(include_url=False), model, marks, where))
+        """Return all findings of a pydantic error; with ``model``, remedies describe its fields.
+
+        ``document``: what was checked, if parts of it were filled in for the check.
+        """
+        return cls.collected(findings_of(error.errors(include_url=False), model, marks, where, document))
 
     def _set(self, findings: Sequence[Finding]) -> None:
         first = findings[0]

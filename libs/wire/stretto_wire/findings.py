@@ -86,24 +86,55 @@ def finding(path: Iterable[str | int], value: Any, remedy: str, place: tuple[int
     return Finding(short(field or "(document)"), short(value), short(remedy, 1000), *(place or ()))
 
 
+class Unfit(ValueError):
+    """A part of a document that does not fit its other parts; ``below``: where in the checked part the fault lies."""
+
+    def __init__(self, remedy: str, *below: str) -> None:
+        super().__init__(remedy)
+        self.below = below
+
+
 def findings_of(
-    errors: Sequence[Any], model: type[Any] | None = None, marks: Marks | None = None, where: str = ""
+    errors: Sequence[Any],
+    model: type[Any] | None = None,
+    marks: Marks | None = None,
+    where: str = "",
+    document: object = None,
 ) -> list[Finding]:
-    """Return each pydantic error about a document of ``model`` as one finding; ``where`` is prefixed to the paths."""
+    """Return each pydantic error about a document of ``model`` as one finding; ``where`` is prefixed to the paths.
+
+    ``document``: as its author wrote it, for the values of parts that were filled in before the check; None: the
+    errors have them.
+    """
     found: dict[tuple[Any, ...], Finding] = {}
     for error in errors:
         path: Path = tuple(error["loc"])
         absent = error["type"] == "missing"
         remedy = _remedy(error, path, model)
+        unfit = error.get("ctx", {}).get("error")
+        if isinstance(unfit, Unfit):
+            path += unfit.below
         if path and path[-1] in _SCALARS and error["type"].partition("_")[0] in ("string", "int", "float", "bool"):
             path, remedy = path[:-1], "text, a number, true or false"  # one value, tried as each of the four
         if path and path[-1] == "[key]":
             path = path[:-1]
         value = "absent" if absent else error.get("input")
+        if document is not None and isinstance(unfit, Unfit):
+            value = _part_of(document, path)
         key = (path, remedy)
         if key not in found:
             found[key] = finding((where, *path), _as_written(value), remedy, place_of(path, marks))
     return sorted(found.values(), key=lambda one: (one.line or 0, one.column or 0))
+
+
+def _part_of(document: object, path: Path) -> Any:
+    """Return what stands at ``path`` of a document, or "absent"."""
+    for name in path:
+        known: Any = dict(enumerate(document)) if isinstance(document, list) else document
+        if not isinstance(known, Mapping) or name not in known:
+            return "absent"
+        document = known[name]
+    return document
 
 
 def _as_written(value: Any) -> Any:
@@ -148,7 +179,7 @@ def _remedy(error: Any, path: Path, model: type[Any] | None) -> str:
         return _mapping(model) if model else "a mapping of fields"
     field = _field(path, model)
     if kind == "missing":
-        return "has to be stated" + (f": {_expected(field, {})}" if field else "")
+        return "has to be stated" + (f": {_expected(field, {}, least=True)}" if field else "")
     if field is not None:
         return _expected(field, context) + _hint(kind, error.get("input"))
     bounds = _bounded(context)
@@ -201,8 +232,11 @@ def _hint(kind: str, given: Any) -> str:
     return f", written {number:.0f}" if number.is_integer() and abs(number) < 2**53 else ""
 
 
-def _expected(field: FieldInfo, context: Mapping[str, Any]) -> str:
-    """Return the accepted values of a field: its kind, its bounds and its description."""
+def _expected(field: FieldInfo, context: Mapping[str, Any], *, least: bool = False) -> str:
+    """Return the accepted values of a field: its kind, its bounds and its description.
+
+    ``least``: of a part, name only the fields that it must have, if it must have some.
+    """
     plain, kind = _plain(field.annotation), _bare(field.annotation)
     metadata = [*field.metadata, *(get_args(plain)[1:] if plain is not kind else ())]
     description = field.description or next((item.text for item in metadata if isinstance(item, Doc)), "")
@@ -210,7 +244,7 @@ def _expected(field: FieldInfo, context: Mapping[str, Any]) -> str:
     if get_origin(kind) is Literal:
         text = "one of " + ", ".join(str(choice) for choice in get_args(kind))
     elif _has_fields(kind):
-        text = _mapping(kind)
+        text = (_least_of(kind) if least else "") or _mapping(kind)
     else:
         bounds |= {name: bound for name, bound in context.items() if name in _BOUNDS}
         if description:
@@ -222,6 +256,12 @@ def _expected(field: FieldInfo, context: Mapping[str, Any]) -> str:
 
 def _mapping(model: type[Any]) -> str:
     return f"a mapping with the fields {', '.join(_fields_of(model))}"
+
+
+def _least_of(model: type[Any]) -> str:
+    """Return words for the fields that a part must have; empty if it need not have any."""
+    needed = [name for name, field in _fields_of(model).items() if field.is_required()]
+    return f"a mapping with at least {', '.join(needed)}" if needed else ""
 
 
 def _bounds_of(metadata: Iterable[Any]) -> dict[str, Any]:

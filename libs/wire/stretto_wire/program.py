@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field, StringConstraints
 from stretto_messages.base import NO_SERVERS
 
+from .findings import Unfit
 from .jobspec.part import Spec
 
 NO_MODEL = "stretto.program:NO_MODEL"
@@ -16,11 +17,14 @@ _SERVERS: dict[str, Any] = {
 }
 """The ``resources.ps`` of a job that runs a program."""
 _IN_PLAN: dict[str, Any] = dict(zip(("ps", "ps_cpu_cores", "ps_memory_bytes"), NO_SERVERS, strict=True))
+EXACT = 3
+"""The level of a job that trains a model of Stretto's."""
 PROMISES = {
     0: "level 0, watched: the program is run again if its worker is lost; nothing is promised about its data",
     1: "level 1, leased: no sample is lost, and at most one shard is repeated for each lost worker, and counted",
+    EXACT: "level 3, exact: each sample counts exactly once in the parameters",
 }
-"""Promises of Stretto to a program, by the level of its job."""
+"""Promises of Stretto about a job's samples, by the level of its program; 3: of a model."""
 _ONE_RUN = {"samples": 1, "batch_size": 1, "batches_per_shard": 1, "shuffle": False}
 """The data of a program that is only watched: the run itself is leased, to one worker."""
 _OF_SHARDS = ("partitions", "growing", "evaluate_first", "held_out")
@@ -55,19 +59,19 @@ class ProgramSpec(Spec):
 
 def completed(document: Any) -> Any:
     """Return a job file with a program, with the parts that are the same in all such jobs where it leaves them out."""
-    if not isinstance(document, dict) or not isinstance(document.get("program"), dict):
+    if not isinstance(document, dict) or document.get("program") is None:
         return document
     given = cast("dict[str, Any]", document)
-    program = cast("dict[str, Any]", given["program"])
-    resources = given.get("resources", {})
-    if "dataset" not in given and "level" not in program:
+    program, resources = given["program"], given.get("resources", {})
+    if isinstance(program, dict) and "dataset" not in given and "level" not in program:
         program = {**program, "level": 0}
-    if program.get("level") == 0:
+    is_watched = "dataset" not in given if not isinstance(program, dict) else program.get("level") == 0
+    if is_watched:
         given = {"dataset": _ONE_RUN, **given}
     if isinstance(resources, dict):
         resources = {"ps": _SERVERS, "data": {"mode": "off"}, **cast("dict[str, Any]", resources)}
         workers = resources.get("workers", {})
-        if program.get("level") == 0 and isinstance(workers, dict):
+        if is_watched and isinstance(workers, dict):
             resources["workers"] = {"count": {"min": 1, "max": 1}, **cast("dict[str, Any]", workers)}
         if isinstance(resources.get("initial"), dict):
             resources["initial"] = {**_IN_PLAN, **resources["initial"]}
@@ -90,41 +94,43 @@ def check_program(program: ProgramSpec | None, model: Any) -> None:
 
 
 def check_part(name: str, part: Any, program: ProgramSpec | None) -> None:
-    """Refuse what a job with a program cannot have, or one without must have. Raises ValueError, with the remedy."""
+    """Refuse what a job with a program cannot have, or one without must have. Raises Unfit, with the remedy."""
     if program is None:
         if name == "resources" and not (part.least.servers and (part.initial is None or part.initial.servers)):
-            raise ValueError("more than 1 MiB for a parameter server: none runs in so little")
+            raise Unfit("more than 1 MiB for a parameter server: none runs in so little", "ps")
         return
     if name == "dataset":
         _check_dataset(part, program)
     elif name == "resources":
         _check_resources(part, program)
     elif name == "checkpoint" and (part.every_s is not None or part.url or part.restore_from):
-        raise ValueError("leave checkpoint out beside program: the program keeps its own parameters")
+        raise Unfit("leave checkpoint out beside program: the program keeps its own parameters")
     elif name in ("rows", "evaluate", "best") and part not in (None, 0, type(part)()):
-        raise ValueError(f"leave {name} out beside program: it is of models that Stretto trains")
+        raise Unfit(f"leave {name} out beside program: it is of models that Stretto trains")
 
 
 def _check_dataset(data: Any, program: ProgramSpec) -> None:
     if named := [field for field in _OF_SHARDS if getattr(data, field)]:
-        raise ValueError(f"samples in place of {named[0]}: programs lease numbers from 0 to samples alone")
+        raise Unfit("samples in its place: programs lease numbers from 0 to samples alone", named[0])
     if program.level == 0 and (data.samples, data.batch_size) != (1, 1):
-        raise ValueError("leave dataset out at level 0, or state program.level 1 and read stretto.agent.samples")
+        raise Unfit("leave dataset out at level 0, or state program.level 1 and read stretto.agent.samples")
 
 
 def _check_resources(resources: Any, program: ProgramSpec) -> None:
-    count, initial = resources.workers.count, resources.initial
+    workers, initial = resources.workers, resources.initial
+    count = workers.count
     if resources.least.servers or resources.most.servers or resources.ps.extended:
-        raise ValueError("leave ps out beside program: there are no parameter servers")
+        raise Unfit("leave ps out beside program: there are no parameter servers", "ps")
     if resources.data.mode != "off":
-        raise ValueError("leave data out beside program: data workers prepare batches for models alone")
-    if resources.workers.devices or resources.workers.dense != "servers":
-        raise ValueError("leave workers.devices and workers.dense out beside program; workers.extended may be stated")
+        raise Unfit("leave data out beside program: data workers prepare batches for models alone", "data")
+    if workers.devices or workers.dense != "servers":
+        named = "devices" if workers.devices else "dense"
+        raise Unfit(f"leave {named} out beside program; workers.extended may be stated", "workers", named)
     if initial is not None and (initial.servers or initial.groups):
-        raise ValueError("leave ps, ps_cpu_cores, ps_memory_bytes and groups out of initial beside program")
+        named = "groups" if initial.groups else "ps"
+        raise Unfit("leave ps, ps_cpu_cores, ps_memory_bytes and groups out beside program", "initial", named)
     if program.level == 0 and count.max != 1:
-        raise ValueError("workers.count of 1 at level 0: each worker would run all of the program")
+        raise Unfit("1 at level 0: each worker would run all of the program", "workers", "count", "max")
     if program.resize == "none" and count.min != count.max:
-        raise ValueError(
-            f"workers.count with min = max beside program.resize none, instead of {count.min} and {count.max}"
-        )
+        told = f"instead of {count.min} and {count.max}"
+        raise Unfit(f"min = max beside program.resize none, {told}", "workers", "count")

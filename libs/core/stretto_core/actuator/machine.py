@@ -75,7 +75,7 @@ ActuatorEvent = JobEvent | PodEvent | ParametersEvent | GetServers | OrphanFound
 class ActuatorMachine:
     """Pods and parameters of one job follow its plan."""
 
-    version = 4
+    version = 5
 
     def __init__(self, state: ActuatorState | None = None) -> None:
         self.state = state if state is not None else ActuatorState()
@@ -85,7 +85,7 @@ class ActuatorMachine:
         """Continue a state of an earlier version.
 
         Under 1, a job whose number is null may give up any number. Under 3, losses of servers had no times: they are
-        counted anew.
+        counted anew. Before 5, an exit did not tell when another pod follows.
         """
         if from_version == 1 and state["phase"] != "unknown" and state["samples_given_up_max"] is None:
             state["samples_given_up_max"] = SAMPLES_MAX
@@ -293,7 +293,7 @@ class ActuatorMachine:
         if pod.role == "ps":
             return facts + servers.died(state, pod, event, now)
         pods.fill(state, pod.role, now, "relaunch")
-        return facts
+        return [replace(fact, again_in_s=pods.backoff_s(state, pod.role))]
 
     # parameters ------------------------------------------------------------------------------------------------
 

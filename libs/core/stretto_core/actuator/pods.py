@@ -23,6 +23,12 @@ def resize_to_plan(state: ActuatorState) -> None:
             pod.cpu_cores, pod.memory_bytes = _size(state, pod.role, pod.place)
 
 
+def backoff_s(state: ActuatorState, role: Role) -> float:
+    """Return the pause before another pod is tried in the place of one that failed: 2^(n-2) s after n in a row."""
+    in_row = state.failures_in_row[role]
+    return min(2.0 ** (in_row - 2), BACKOFF_MAX_S) if in_row > 1 else 0.0
+
+
 def fill(state: ActuatorState, role: Role, now: float, cause: PodCause, wait_s: float = 0.0) -> None:
     """Want as many pods of ``role`` as the plan says.
 
@@ -82,9 +88,8 @@ def name_pod(
     """Want another pod, in ``wait_s`` at the earliest; after repeated failures of its role, later."""
     number = state.next_number[role]
     state.next_number[role] = number + 1
-    in_row = state.failures_in_row[role] if cause == "relaunch" else 0
-    if in_row > 1:
-        wait_s = max(wait_s, min(2.0 ** (in_row - 2), BACKOFF_MAX_S))
+    if cause == "relaunch":
+        wait_s = max(wait_s, backoff_s(state, role))
     cpu_cores, memory_bytes = _size(state, role, place)
     pod = Pod(
         name=f"{role}-{number}",

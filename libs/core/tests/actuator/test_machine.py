@@ -98,6 +98,7 @@ def test_dead_worker_is_replaced_at_once_under_a_new_name_and_then_more_slowly()
     assert steps.launch == ()
     assert steps.retry_at_s is not None
     assert steps.retry_at_s > cluster.now
+    assert [exit.again_in_s for exit in cluster.told(PodExited)] == [0.0, steps.retry_at_s - cluster.now]
 
 
 def test_stable_pod_resets_the_back_off() -> None:

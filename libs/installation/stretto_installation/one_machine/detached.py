@@ -31,6 +31,7 @@ LOG_CHARACTERS = 2000
 def start_detached(options: StartOptions, tied: bool = False, *, forks: bool = False) -> dict[str, Any]:
     """Start a supervisor in a session of its own and wait until everything is ready. Raises InstallationError.
 
+    The state of an installation that runs already has ``ran_before``.
     ``tied``: once this thread has ended, in whatever way, the supervisor takes everything down. ``forks``: the
     supervisor is a fork of this process, which has one thread, no event loop, and has imported what is needed.
     """
@@ -38,7 +39,7 @@ def start_detached(options: StartOptions, tied: bool = False, *, forks: bool = F
     with contextlib.suppress(NotRunning):
         runs = read_state(folder)["state"] == "ready"
         if runs and options == StartOptions(folder):  # nothing is asked for that it may not have
-            return describe(folder)
+            return {**describe(folder), "ran_before": True}
         remedy = "its options stay as they are until `stretto down`" if runs else "`stretto status` shows it"
         raise InstallationError(f"an installation runs in {folder} already; {remedy}")
     make_folder(folder)

@@ -271,7 +271,8 @@ def test_a_folder_has_one_installation(installed: Installed) -> None:
     with pytest.raises(InstallationError, match="already"):
         asyncio.run(Installation(StartOptions(installed.folder), {}).up())
     told = describe(installed.folder)
-    assert start_detached(StartOptions(installed.folder))["pid"] == told["pid"]
+    again = start_detached(StartOptions(installed.folder))
+    assert (again["pid"], again["ran_before"]) == (told["pid"], True)
     assert told["power"].startswith("a loss of power may cost what was accepted in the last 120 s")
     with pytest.raises(InstallationError, match="already; its options stay"):
         start_detached(StartOptions(installed.folder, cpu_cores=1.0))

@@ -33,7 +33,7 @@ from stretto_messages.values import (
 
 from ..errors import WireError
 from ..findings import Marks, finding, place_of
-from ..program import ProgramSpec, check_part, check_program, completed
+from ..program import EXACT, ProgramSpec, check_part, check_program, completed
 from ..quantities import BYTES, CORES, IN_BYTES, IN_CORES, IN_PLAN, IN_SECONDS, SECONDS
 from .devices import DevicesAsked
 from .extended import Name as ExtendedName
@@ -652,7 +652,9 @@ class JobSpec(Spec):
 
     api: Literal["stretto/v1"] = Field(default="stretto/v1", description="version of the job file's format")
     name: JobId
-    model: ModelSpec = Field(description="the training code and its parameters; left out beside `program`")
+    model: ModelSpec = Field(
+        description="the training code and its parameters; or state `program`, a program of your own"
+    )
     program: ProgramSpec | None = Field(
         default=None,
         validate_default=True,
@@ -805,6 +807,11 @@ class JobSpec(Spec):
         return best
 
     @property
+    def level(self) -> int:
+        """Level of the promise about the job's samples (:data:`stretto_wire.program.PROMISES`)."""
+        return EXACT if self.program is None else self.program.level
+
+    @property
     def samples_total(self) -> int:
         """Samples of all epochs. A growing dataset counts only those known at submission."""
         return self.dataset.samples * self.dataset.epochs
@@ -821,7 +828,7 @@ class JobSpec(Spec):
         try:
             spec = cls.model_validate(document, extra="forbid")  # also in values shared with messages, such as Plan
         except ValidationError as error:
-            raise WireError.of(error, model=cls, marks=marks) from error
+            raise WireError.of(error, model=cls, marks=marks, document=document) from error
         found = [(("environment", name), "(not shown)", NO_KEYS) for name in keylike(spec.environment)]
         for path, text in spec.files.items():
             if number := keylike_line(text):

@@ -16,7 +16,8 @@ Kind = Literal[
     "bytes-used", "catching-up", "closed", "contended", "damaged", "failed", "forbidden", "held-out",
     "internal", "invalid", "malformed", "name-taken", "names-damaged", "no-books", "no-keys", "no-log",
     "no-model", "no-plan", "no-role", "no-such-job", "no-team", "not-allowed", "not-found", "not-growing",
-    "not-readable", "not-yours", "over", "quota-used", "refused", "shrinks", "state-full", "too-large", "too-large-job",
+    "not-readable", "not-yours", "over", "quota-used", "refused", "runs-program",
+    "shrinks", "state-full", "too-large", "too-large-job",
     "too-many", "too-many-requests", "too-many-streams", "too-slow", "twice", "unauthorized", "unknown",
 ]  # fmt: skip
 """Kinds of problems, by which clients tell them apart; PROBLEMS.md has a page for each."""

@@ -7,6 +7,7 @@ from typing import Literal
 
 from stretto_messages.values import MetricValue, Plan
 
+from ..program import EXACT
 from .views import Status, View
 
 Order = Literal[
@@ -60,6 +61,12 @@ class JobSummary(View):
     mean_samples_per_s: float | None = None
     quality: list[MetricValue] = field(default_factory=list[MetricValue])
     """Loss, AUC and own metrics on held-out samples: of the trained model, or the last ones."""
+    level: int = EXACT
+    """Level of the guarantee: 0 to 2 of a job that runs a program, 3 of a model."""
+    cpu_used_cores: float | None = None
+    """Cores that the worker of a program of level 0 uses, whose samples nobody knows; null: of others, or not told."""
+    memory_used_bytes: int | None = None
+    """The same of their memory."""
     unreadable: int = 0
     """Number of its stored events that cannot be read, so that this summary is incomplete."""
 

@@ -32,6 +32,7 @@ from stretto_messages.values import (
 
 from ..codec import COMPLETE
 from ..jobspec.spec import JobSpec
+from ..program import EXACT
 
 Status = Literal["submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled"]
 """States of a job. The ``ending`` of a finished job says what its result lacks, or why it took longer."""
@@ -302,6 +303,8 @@ class PodView(View):
     exit_reason: str | None = None
     exit_code: int | None = None
     detail: str = ""
+    again_at_s: float | None = None
+    """Time from which on another pod may start in the place of this one, if it failed repeatedly."""
     limits: tuple[str, ...] = ()
     cpu_limit_cores: float | None = None
     memory_limit_bytes: int | None = None
@@ -575,6 +578,10 @@ class JobView(View):
     submitted_at_s: float
     submitted_by: str
     team: str = DEFAULT_TEAM
+    level: int = EXACT
+    """Level of the guarantee: 0 to 2 of a job that runs a program, 3 of a model."""
+    guarantee: str = ""
+    """Promise of that level about the job's samples, in words; empty: told by an older version."""
     trace_id: str | None = None
     started_at_s: float | None = None
     ended_at_s: float | None = None

@@ -45,6 +45,8 @@ def summary(view: JobView, now_s: float) -> JobSummary:
     """Return the summary of a job as it is at ``now_s``."""
     view = as_of(view, now_s)
     over = view.status in OVER
+    watched = [] if view.level or over else [pod for pod in view.pods.values() if pod.cpu_used_cores is not None]
+    watched = [pod for pod in watched if pod.state == "running"]
     return JobSummary(
         name=view.name,
         team=view.team,
@@ -72,6 +74,9 @@ def summary(view: JobView, now_s: float) -> JobSummary:
         cost_so_far=view.cost.so_far,
         mean_samples_per_s=view.progress.mean_samples_per_s,
         quality=view.quality,
+        level=view.level,
+        cpu_used_cores=sum(pod.cpu_used_cores or 0.0 for pod in watched) if watched else None,
+        memory_used_bytes=sum(pod.memory_used_bytes or 0 for pod in watched) if watched else None,
         unreadable=view.unreadable,
     )
 
@@ -114,8 +119,8 @@ def as_of(view: JobView, now: float) -> JobView:
     if view.status != "training" or since is None or now - since <= STALLED_S:
         return view
     data = view.data
-    # a growing job that has trained all its data waits for more, which is no stall
-    waits = data.growing and view.progress.samples_done + data.given_up >= data.samples
+    # a growing job that has trained all its data waits for more, and a program of level 0 tells no samples
+    waits = view.level == 0 or (data.growing and view.progress.samples_done + data.given_up >= data.samples)
     progress = replace(view.progress, samples_per_s=0.0, stalled_since_s=None if waits else since)
     pods = {name: replace(pod, samples_per_s=pod.samples_per_s and 0.0) for name, pod in view.pods.items()}
     cost = replace(view.cost, so_far=billed(view.cost, now), until_s=now)

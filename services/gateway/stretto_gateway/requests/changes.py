@@ -64,6 +64,7 @@ class Changes:
         requests: list[tuple[str, Message]] = []
         if data is not None:
             count = None if data == "auto" else data
+            checks.check_has_no_program(view, "data", data, "data workers prepare batches for models alone")
             checks.check_data_workers(view, count)
             requests.append(("data-workers", DataWorkersRequested(job=job, count=count, by=by)))
         if data is None or workers is not None or ps is not None:
@@ -108,11 +109,16 @@ class Changes:
         )
 
     async def take_checkpoint(self, job: str) -> str | None:
-        """Request a checkpoint; returns its id. Raises Problem 409 during another checkpoint or after the job's end."""
+        """Request a checkpoint; returns its id.
+
+        Raises Problem 409 during another checkpoint, after the job's end, and for a program, whose parameters Stretto
+        does not know.
+        """
         view = self._views.view(job)
         if view.status in OVER:
             remedy = "only a running job has parameters to save"
             raise checks.conflict(view, "over", f"{job} has {view.status}", remedy)
+        checks.check_has_parameters(view)
         request = SaveCheckpoint(job=job, request_id=f"gateway.{view.last_seq}")
         reply = await self._asker.call(request, self._timeout_s)
         assert isinstance(reply, SaveCheckpointReply)

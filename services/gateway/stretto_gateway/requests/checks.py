@@ -231,6 +231,31 @@ def check_data_workers(view: JobView, count: int | None) -> None:
         )
 
 
+def program_books(view: JobView) -> str:
+    """Say what is known of the samples of a job with a program whose ledger answers no more, or not yet."""
+    told = f"{view.name} {STATES[view.status]}, and its ledger is not open: {view.guarantee}"
+    if view.level == 0:
+        return told
+    progress = view.progress
+    repeated = f", at most {progress.samples_recomputed:,} of them twice" if progress.samples_recomputed else ""
+    return f"{told}. {progress.samples_done:,} of {progress.samples_total:,} samples were reported as trained{repeated}"
+
+
+def check_has_no_program(view: JobView, field: str, value: object, why: str) -> None:
+    """Refuse what only a job that trains a model can have. Raises Problem 422."""
+    if view.spec.program is not None:
+        text = f"{field} = {value} cannot be had: {view.name} runs a program, and {why}"
+        remedy = f"leave {field} out; `stretto scale {view.name} --workers` changes what it has"
+        raise Problem(422, "runs-program", text, field=field, value=value, remedy=remedy)
+
+
+def check_has_parameters(view: JobView) -> None:
+    """Refuse a checkpoint of a job whose parameters Stretto does not know. Raises Problem 409."""
+    if view.spec.program is not None:
+        text = f"{view.name} runs a program, which keeps its own parameters: there is nothing that Stretto could save"
+        raise conflict(view, "runs-program", text, "let the program save its model by itself")
+
+
 def changed_plan(view: JobView, workers: int | None, ps: int | None) -> Plan:
     """Return the job's plan with other numbers of pods.
 
@@ -241,6 +266,12 @@ def changed_plan(view: JobView, workers: int | None, ps: int | None) -> Plan:
         raise conflict(view, "no-plan", text, "scale a job that has been started and has not ended")
     limits = {"workers": view.spec.resources.workers.count, "ps": view.spec.resources.ps.count}
     asked = {name: count for name, count in (("workers", workers), ("ps", ps)) if count is not None}
+    if ps is not None:
+        check_has_no_program(view, "ps", ps, "there are no parameter servers")
+    if view.level == 0 and workers not in (None, 1):
+        text = f"{view.name} runs all of its program in one worker: {view.guarantee}"
+        remedy = "1; from level 1 on, a program reads stretto.agent.samples, and workers share them"
+        raise Problem(422, "runs-program", text, field="workers", value=workers, remedy=remedy)
     for name, count in asked.items():
         least, most = limits[name].min, limits[name].max
         if not least <= count <= most:

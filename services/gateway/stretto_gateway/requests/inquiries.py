@@ -233,6 +233,10 @@ class Inquiries:
         if completed is not None and ended is not None:
             found = job_audit.finished(completed, ended, view.status, view.spec.program is not None)
             return replace(found, returns=returns)
+        if view.spec.program is not None and (view.status in OVER or view.started_at_s is None):
+            raise checks.conflict(
+                view, "no-books", checks.program_books(view), "`stretto logs` has a program's last words"
+            )
         if view.status in OVER or view.started_at_s is None:
             text = f"{job} {checks.STATES[view.status]}: its parameter servers do not run, so nobody can be asked"
             raise checks.conflict(view, "no-books", text, "audit a job that trains or has finished")

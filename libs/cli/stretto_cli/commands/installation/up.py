@@ -85,8 +85,10 @@ def up(
 
 
 def _addresses(state: dict[str, Any]) -> str:
+    is_new = not state.get("ran_before")
+    begun = f"ready after {figures.seconds(state['ready_s'])}" if is_new else "runs already; nothing was started"
     return (
-        f"ready after {figures.seconds(state['ready_s'])}\n"
+        f"{begun}\n"
         f"  gateway  {state['gateway_url']}  (`stretto console` opens its pages; token in {state['token_file']})\n"
         f"  bus      {state['nats_url']}  (credentials in {state['folder']}/nats/keys)\n"
         f"  state    {state['folder']}  (logs, spans, pods, checkpoints)\n"

@@ -8,7 +8,6 @@ from rich.markup import escape
 from stretto_client import figures
 from stretto_messages.base import counted
 from stretto_messages.books import small_share
-from stretto_wire.program import PROMISES
 
 from ...command import command
 from ...errors import CliError
@@ -27,8 +26,9 @@ def audit(options: GatewayOptions, job: JobArgument) -> None:
     alone, and what they promise.
     """
     with options.connect() as gateway:
-        found, program = gateway.audit(job), gateway.job(job)["spec"].get("program")
-    options.answer(found, lambda: shown(found, program["level"] if program else None))
+        found, view = gateway.audit(job), gateway.job(job)
+        program = view["spec"].get("program")
+    options.answer(found, lambda: shown(found, program["level"] if program else None, view.get("guarantee", "")))
     if not found["columns"] and not program:
         raise CliError(f"the books of {job} cannot be compared now: {'; '.join(found['findings'])}")
     if not found["exact"]:
@@ -37,11 +37,14 @@ def audit(options: GatewayOptions, job: JobArgument) -> None:
         raise typer.Exit(CliError.status)
 
 
-def shown(found: Json, level: int | None = None) -> RenderableType:
-    """Render the audit for people. ``level``: of a job that runs a program, whose samples no column counts."""
+def shown(found: Json, level: int | None = None, guarantee: str = "") -> RenderableType:
+    """Render the audit for people, after what the job's level promises.
+
+    ``level``: of a job that runs a program, whose samples no column counts.
+    """
     if level is not None:
-        return _of_program(found, level)
-    parts: list[RenderableType] = []
+        return _of_program(found, level, guarantee)
+    parts: list[RenderableType] = [guarantee] if guarantee else []
     made = table("samples", "count", right=("count",))
     for title, name in (
         ("of the dataset, all epochs", "samples_total"),
@@ -84,7 +87,7 @@ def shown(found: Json, level: int | None = None) -> RenderableType:
     return Group(*parts)
 
 
-def _of_program(found: Json, level: int) -> RenderableType:
+def _of_program(found: Json, level: int, guarantee: str) -> RenderableType:
     """Render the ledger's books of a program, and what they promise."""
     made = table("samples", "count", right=("count",))
     for title, name in (
@@ -97,7 +100,7 @@ def _of_program(found: Json, level: int) -> RenderableType:
     ):
         made.add_row(title, f"{found[name]:,}")
     failed = [f"[red]{escape(finding)}[/red]" for finding in found["findings"]]
-    return Group(PROMISES[level], *([made] if level else []), *failed)
+    return Group(guarantee, *([made] if level else []), *failed)
 
 
 def _verdict(found: Json) -> str:

@@ -64,6 +64,7 @@ def decisions(view: Json, chosen: list[Json], derivation: bool = True) -> Render
     derivation: with how each plan was computed.
     """
     parts: list[RenderableType] = [head(view), Text(f"cost  {figures.cost(view.get('cost'))}")]
+    parts += [Text(promise)] if (promise := view.get("guarantee")) else []
     parts += [Text(f"wire  {travels}")] if (travels := wire_told(view)) else []
     parts += [Text(lost, style="red")] if (lost := unreadable(view)) else []
     parts += [_decision(decision, derivation) for decision in chosen]

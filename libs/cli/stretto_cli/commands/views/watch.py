@@ -17,11 +17,10 @@ from stretto_client import figures
 from stretto_client.documents import Documents
 from stretto_client.protocol.operations import ENDED_STATES
 from stretto_messages.base import counted
-from stretto_wire.program import PROMISES
 
 from ...command import command
 from ...options import GatewayOptions, JobArgument, console, print_json, quantity
-from ...render import Json, books, fault_of, measures, quality, stalled, state, table, unreadable
+from ...render import Json, books, fault_of, last_words, measures, quality, stalled, state, table, unreadable, used
 
 DECISIONS_SHOWN = 3
 EXITED_SHOWN = 2
@@ -101,16 +100,23 @@ def _top(view: Json, width: int) -> Table:
     made = Table.grid(padding=(0, 2))
     made.add_column(style="dim", no_wrap=True, min_width=8)
     made.add_column(no_wrap=True, overflow="ellipsis")
-    made.add_row("progress", f"{figures.bar(share, (width - 54) // 2)} {share:.1%} of {total:,}{left}")
-    made.add_row("speed", _speed(view, width - 54))
+    if view.get("level") == 0:
+        made.add_row("uses", _watched(view))
+    else:
+        made.add_row("progress", f"{figures.bar(share, (width - 54) // 2)} {share:.1%} of {total:,}{left}")
+        made.add_row("speed", _speed(view, width - 54))
     applied = "" if view["applied_version"] == view["plan_version"] else f"  [yellow]{_applying(view)}[/yellow]"
     plan = figures.plan(view["plan"]) if width >= WIDE else figures.short_plan(view["plan"])
     made.add_row("plan", f"v{view['plan_version']}  {plan}{applied}" if view["plan"] else "none yet")
     told = [f"{len(shards['leased'])} leased", f"{shards['completed']} completed"]
     told += [f"[yellow]{shards[kind]} {kind}[/yellow]" for kind in ("requeued", "abandoned") if shards[kind]]
-    made.add_row("shards", ", ".join(told))
+    if view.get("level") != 0:
+        made.add_row("shards", ", ".join(told))
     if program := view.get("spec", {}).get("program"):
-        made.add_row("program", f"{' '.join(program['command'])}  {PROMISES[program['level']]}")
+        made.add_row("program", escape(" ".join(program["command"])))
+        made.add_row("promise", view.get("guarantee", ""))
+        if last := _last_exit(view):
+            made.add_row("last end", last)
     if parts := view["data"]["partitions"]:
         made.add_row("data", _partitions(view["data"], parts))
     if fed := _feed(view):
@@ -119,6 +125,30 @@ def _top(view: Json, width: int) -> Table:
     if curve := view["learning"]:
         made.add_row("quality", _quality(curve, width - 60))
     return made
+
+
+def _watched(view: Json) -> str:
+    """Say what the worker of a program uses that tells no samples."""
+    running = [pod for pod in view["pods"].values() if pod["state"] == "running"]
+    if not running:
+        return "no worker runs"
+    pod = running[-1]
+    return f"{used(pod['cpu_used_cores'], pod['memory_used_bytes'])}, since {figures.clock(pod['started_at_s'])}"
+
+
+def _last_exit(view: Json) -> str:
+    """Say how a worker of a program last ended by itself, and when another one follows; empty: none did so."""
+    ended = [pod for pod in view["pods"].values() if pod["exit_reason"] not in (None, "stopped", "completed")]
+    if not ended:
+        return ""
+    pod = max(ended, key=lambda pod: pod["exited_at_s"])
+    code = "" if pod["exit_code"] is None else f" {pod['exit_code']}"
+    told = f"{pod['pod']} {pod['exit_reason']}{code} at {figures.clock(pod['exited_at_s'])}"
+    told += f": {escape(why)}" if (why := last_words(pod["detail"])) else ""
+    again_at_s = pod.get("again_at_s")
+    if again_at_s is None or view["status"] in ENDED_STATES:
+        return told
+    return f"{told}; another one from {figures.clock(again_at_s)} on, later after each failure in a row"
 
 
 def _feed(view: Json) -> str:

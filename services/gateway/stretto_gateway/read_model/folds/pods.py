@@ -105,6 +105,7 @@ class PodFold(Fold):
         self._drop_exited()
         pod.state, pod.exited_at_s = "exited", self.time_s
         pod.exit_reason, pod.exit_code, pod.detail = message.reason, message.exit_code, message.detail
+        pod.again_at_s = self.time_s + message.again_in_s if message.again_in_s else None
         pod.straggler = pod.hot = False
         unwanted = message.reason not in ("completed", "stopped")
         if unwanted and self.view.status not in (*views.OVER, "finishing"):
