@@ -998,6 +998,8 @@ export interface ProgramSpec {
   path?: string | null;
   /** live: workers come and go while the others' programs run on; none: their number never changes, so that resources.workers.count states one */
   resize?: "live" | "none";
+  /** at level 0, a regular expression for lines that the program prints, whose group is the number of steps so far, as in step (\d+); null: it tells no steps */
+  progress?: string | null;
   /** 0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, leased: the program takes the numbers of its samples from stretto.agent.samples. Without a dataset it is 0 */
   level?: 0 | 1;
 }

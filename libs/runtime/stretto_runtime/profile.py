@@ -29,6 +29,7 @@ def profile_of(spec: JobSpec) -> JobProfile:
         spill_limit_bytes=resources.ps.spill_limit,
         devices_asked=resources.workers.devices,
         stages=resources.workers.stages,
+        watched=spec.level == 0,
     )
 
 

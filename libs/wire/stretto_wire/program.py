@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, StringConstraints
+from pydantic import Field, StringConstraints, field_validator
 from stretto_messages.base import NO_SERVERS
 
 from .findings import Unfit
@@ -50,11 +51,29 @@ class ProgramSpec(Spec):
         description="live: workers come and go while the others' programs run on; none: their number never changes, so "
         "that resources.workers.count states one",
     )
+    progress: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = Field(
+        default=None,
+        description="at level 0, a regular expression for lines that the program prints, whose group is the number of "
+        "steps so far, as in step (\\d+); null: it tells no steps",
+    )
     level: Literal[0, 1] = Field(
         default=1,
         description="0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, "
         "leased: the program takes the numbers of its samples from stretto.agent.samples. Without a dataset it is 0",
     )
+
+    @field_validator("progress")
+    @classmethod
+    def _has_a_group(cls, progress: str | None) -> str | None:
+        if progress is None:
+            return None
+        try:
+            groups = re.compile(progress).groups
+        except re.error as error:
+            raise ValueError(f"a regular expression, as in step (\\d+); {error}") from None
+        if groups != 1:
+            raise ValueError(f"one group around the number of steps, as in step (\\d+); there are {groups or 'none'}")
+        return progress
 
 
 def completed(document: Any) -> Any:
@@ -89,6 +108,8 @@ def check_program(program: ProgramSpec | None, model: Any) -> None:
     has_model = model is not None and model.entry != NO_MODEL
     if program is not None and has_model:
         raise ValueError("a job runs a program or trains a model: leave program out, or model")
+    if program is not None and program.level and program.progress is not None:
+        raise Unfit("leave it out from level 1 on: stretto.agent.samples tells the steps", "progress")
     if program is None and model is not None and not has_model:
         raise ValueError("a command, as in {command: [python, train.py]}; or name the model's own code in model.entry")
 

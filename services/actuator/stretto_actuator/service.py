@@ -165,6 +165,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
             worker_memory_max_bytes=spec.resources.workers.memory.max,
             data=DataWorkers(data.always, data.cpu_cores, data.memory),
             runs_program=spec.program is not None,
+            watched=spec.level == 0,
             averages_dense=spec.resources.workers.dense == "group",
         )
 

@@ -46,5 +46,5 @@ class Profiler(Service[ProfilerSettings, ProfilerState, ProfilerMachine]):
     def to_event(self, message: Message, meta: Meta) -> Message | JobOpened:
         """Return what the machine needs to know of a new job; every other message is an event as it is."""
         if isinstance(message, JobSubmitted):
-            return JobOpened(message.spec.dataset.batch_size)
+            return JobOpened(message.spec.dataset.batch_size, message.spec.level == 0)
         return message

@@ -172,7 +172,7 @@ class ActuatorMachine:
         state.worker_memory_max_bytes = event.worker_memory_max_bytes
         state.data = event.data
         state.averages_dense = event.averages_dense
-        state.runs_program = event.runs_program
+        state.runs_program, state.watched = event.runs_program, event.watched
         if event.runs_program:  # there are no parameters to place before workers can start
             state.layout = "ready"
 

@@ -170,6 +170,9 @@ def resize_refused(state: ActuatorState, name: str, now: float) -> None:
     pod = state.pods.get(name)
     if state.phase != "active" or pod is None or pod.phase != "running" or pod.leaving:
         return
+    if state.watched:  # its end would undo the whole run: the next worker has the plan's size
+        pod.cpu_cores, pod.memory_bytes = pod.cpu_cores_now, pod.memory_bytes_now
+        return
     if pod.role != "ps":
         pod.stop()
     elif state.layout == "ready" and pod.listed:

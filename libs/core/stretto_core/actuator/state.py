@@ -56,6 +56,8 @@ class JobOpened:
     """Workers average dense gradients, and have to know each other. Workers of stages know each other in any case."""
     runs_program: bool = False
     """Workers run a program of the user's: there are no parameter servers, and a worker ends when its program does."""
+    watched: bool = False
+    """Each worker begins the program anew, so that no worker is ended for another size."""
 
 
 @dataclass(slots=True)
@@ -167,6 +169,7 @@ class ActuatorState:
     data_published: tuple[DataWorker, ...] = ()
 
     runs_program: bool = False
+    watched: bool = False
     averages_dense: bool = False
     group_version: int = 0
     """Version of the last GroupChanged."""

@@ -153,7 +153,7 @@ class JobProfile:
     pod has beside the cores and the memory of its plan. ``data``: the job's data workers. ``spill``: when rows may go
     to the servers' disks, on each at most ``spill_limit_bytes``; None: what is free. ``devices_asked``: the types of
     devices that its workers may have beside cores, or ``ANY_DEVICE``; ``devices``: those of them that there are.
-    ``stages``: how many its workers are to have, or ``auto``.
+    ``stages``: how many its workers are to have, or ``auto``. ``watched``: it runs a program that tells no samples.
     """
 
     batch_size: int
@@ -172,6 +172,7 @@ class JobProfile:
     devices_asked: tuple[str, ...] = ()
     devices: tuple[DeviceType, ...] = ()
     stages: Stages = 1
+    watched: bool = False
 
     def __post_init__(self) -> None:
         require("batch_size", self.batch_size, 1)

@@ -50,6 +50,7 @@ from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.planner.exploration import next_measurement
 from stretto_core.planner.mixing import LEAST_LOG_SD, PlanTrial, fronts, measured_plan, trial
 from stretto_core.planner.prediction import prediction
+from stretto_core.planner.programs.sizing import sized
 from stretto_core.planner.staging import (
     first_stages,
     measured_ratios,
@@ -94,7 +95,7 @@ class PlanMachine:
     Larger than 250 lines: all of it reads and writes the state of one job; its algorithms are in files of their own.
     """
 
-    version = 3
+    version = 4
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class PlanMachine:
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of an earlier version, under which the rate of the last window was not known."""
+        """Continue a state of an earlier version, under which nothing was known of a watched program's use."""
         return state
 
     @property
@@ -262,8 +263,24 @@ class PlanMachine:
             state.rates_while_changing.append(event.samples_per_s)
             del state.rates_while_changing[:-RATES_KEPT]
 
+    def _watched(self, event: ProfileMeasured, profile: JobProfile, now: float) -> list[Action]:
+        """Size a program by what it uses: nobody knows its samples, so that no model is fitted to them."""
+        state = self.state
+        if not event.plan_version == state.applied_version == state.decided_version:
+            return []
+        most_cores = self._room(profile).cpu_cores
+        found = sized(state.program, event, profile.limits, most_cores, now, self.settings.sizing, profile.fixed)
+        if found is None:
+            return []
+        plan, reason = found
+        kind: PlanKind = "improve" if plan.worker_memory_bytes == event.plan.worker_memory_bytes else "memory"
+        cost = profile.cost_per_hour(plan)
+        return [Emit(PlanProposed(job=state.job, kind=kind, plan=plan, cost_per_hour=cost, reasons=(reason,)))]
+
     def _measured(self, event: ProfileMeasured, profile: JobProfile, now: float) -> list[Action]:
         state = self.state
+        if profile.watched:
+            return self._watched(event, profile, now)
         fullest_bytes = max((ps.memory_used_bytes for ps in event.ps), default=0)
         state.ps_memory_peak_bytes = max(state.ps_memory_peak_bytes, fullest_bytes)
         if event.settled:
@@ -333,6 +350,8 @@ class PlanMachine:
 
     def _fitted(self, event: ModelFitted, now: float) -> list[Action]:
         self.state.model = event
+        if self.state.profile is not None and self.state.profile.watched:
+            return []
         if now - self.state.refused_at_s >= REFUSED_S:
             self._forget_refusals()
         return self._advise()

@@ -13,6 +13,7 @@ from stretto_core.model.mixed import StageRatio
 from stretto_core.model.pareto import Overheads, Verified
 from stretto_core.model.types import DeviceType, JobProfile
 from stretto_core.planner.exploration import ExplorationLimits
+from stretto_core.planner.programs.sizing import ProgramUse, SizingRules
 from stretto_core.planner.tuning import TuningState
 from stretto_core.planner.tuning_rules import TuningRules
 
@@ -40,6 +41,7 @@ class PlannerSettings:
     exploration: ExplorationLimits = field(default_factory=ExplorationLimits)
     overheads: Overheads = field(default_factory=Overheads)
     tuning: TuningRules = field(default_factory=TuningRules)
+    sizing: SizingRules = field(default_factory=SizingRules)
 
 
 @dataclass(slots=True)
@@ -87,6 +89,7 @@ class PlanState:
     feed: FeedProfile | None = None
     """The data queue in the last settled window."""
     tuning: TuningState = field(default_factory=TuningState)
+    program: ProgramUse = field(default_factory=ProgramUse)
 
 
 @dataclass(frozen=True, slots=True)

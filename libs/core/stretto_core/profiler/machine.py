@@ -8,7 +8,7 @@ bend a profile. The comparisons follow DLRover-RM section 5.2: a pod is judged b
 from __future__ import annotations
 
 from statistics import median
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from stretto_messages.actuator import (
     JobFailed,
@@ -89,7 +89,7 @@ Report = WorkerReported | PsReported | DataWorkerReported
 class ProfilerMachine:
     """The profiler of one job: reports, pods and windows. Sums and comparisons are in files of their own."""
 
-    version = 1
+    version = 2
 
     def __init__(
         self, state: ProfilerState | None = None, rules: ProfilingRules | None = None, detector: Detector = cusum
@@ -97,6 +97,11 @@ class ProfilerMachine:
         self.state = state if state is not None else ProfilerState()
         self.rules = rules or ProfilingRules()
         self.detector = detector
+
+    @staticmethod
+    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Continue a state of an earlier version, under which no program was measured that makes no steps."""
+        return state
 
     @property
     def ended(self) -> bool:
@@ -109,8 +114,8 @@ class ProfilerMachine:
         match event:
             case WorkerReported() | PsReported() | DataWorkerReported():
                 return self._reported(event, now)
-            case JobOpened(batch_size=batch_size) if not state.batch_size:
-                state.batch_size = batch_size
+            case JobOpened() if not state.batch_size:
+                state.batch_size, state.watched = event.batch_size, event.watched
             case PlanDecided(version=version) if version > state.decided_version:
                 state.decided_version = version
                 return self._cut(event.job, now)
@@ -155,21 +160,17 @@ class ProfilerMachine:
             return []
         window.started, window.device, window.stage = True, event.device, event.stage
         _set_limits(window, event)
-        self._note_number(event.pod)
+        _note_number(state, event.pod)
         return self._cut(event.job, now)
 
     def _pod_exited(self, event: PodExited, now: float) -> list[Action]:
         state = self.state
-        self._note_number(event.pod)
+        _note_number(state, event.pod)
         window = state.pods.pop(event.pod, None)
         if window is not None:
             state.samples_of_exited += window.samples_total
         state.exited = [*state.exited[-EXITED_MAX + 1 :], event.pod]
         return self._cut(event.job, now)
-
-    def _note_number(self, pod: str) -> None:
-        highest, role = self.state.highest_number, pod.partition("-")[0]
-        highest[role] = max(highest.get(role, -1), _number(pod))
 
     # reports ---------------------------------------------------------------------------------------------------
 
@@ -286,7 +287,7 @@ class ProfilerMachine:
 
     def _close(self, job: str, plan: Plan, now: float) -> list[Action]:
         state = self.state
-        active = [(pod, window) for pod, window in self._reporting("worker") if window.sums.count]
+        active = [(pod, window) for pod, window in self._reporting("worker") if window.sums.count or state.watched]
         first = [window for _, window in active if not window.stage]  # later stages do what these ask for
         if not first:
             return []
@@ -324,7 +325,7 @@ class ProfilerMachine:
             groups=group_profiles(plan, [*zip(workers, (window for _, window in active), strict=True)]),
             ps=_evenly(servers),
         )
-        assert min(profile.step_time_s, profile.window_s) > 0, profile
+        assert profile.window_s > 0, profile
         return [Emit(message) for message in (profile, *judgements)]
 
     def _reporting(self, role: ReportingRole) -> list[tuple[str, PodWindow]]:
@@ -377,6 +378,11 @@ def _check_counters(report: WorkerReported, window: PodWindow, batch_size: int) 
         if busy_s > 2 * span_s + 2 * report.step_time_s:
             raise ImpossibleTelemetry("step_time_s", report.step_time_s, f"{report.steps} in {span_s:g} s")
     return samples
+
+
+def _note_number(state: ProfilerState, pod: str) -> None:
+    highest, role = state.highest_number, pod.partition("-")[0]
+    highest[role] = max(highest.get(role, -1), _number(pod))
 
 
 def _set_limits(window: PodWindow, event: PodStarted | PodResized) -> None:

@@ -61,9 +61,13 @@ ReportingRole = Literal["worker", "ps", "data"]
 
 @dataclass(frozen=True, slots=True)
 class JobOpened:
-    """A job exists; ``batch_size`` samples are one step of one worker."""
+    """A job exists; ``batch_size`` samples are one step of one worker.
+
+    ``watched``: it runs a program that tells no samples, so that a window without a step is one as well.
+    """
 
     batch_size: int
+    watched: bool = False
 
 
 @dataclass(slots=True)
@@ -137,6 +141,7 @@ class ProfilerState:
     """Memory of one job's profiler."""
 
     batch_size: int = 0
+    watched: bool = False
     ended: bool = False
     completed: bool = False
     plan: Plan | None = None

@@ -48,11 +48,11 @@ def add_data_worker(sums: WindowSums, report: DataWorkerReported) -> None:
 
 
 def worker_profile(pod: str, window: PodWindow) -> WorkerProfile:
-    """Return the means of a worker over the window; it finished at least one step."""
+    """Return the means of a worker over the window; a step time of 0: it finished no step."""
     sums = window.sums
     return WorkerProfile(
         pod=pod,
-        step_time_s=sums.busy_s / sums.count,
+        step_time_s=sums.busy_s / max(1, sums.count),
         samples_per_s=sums.samples / sums.span_s,
         cpu_used_cores=sums.cpu_core_s / sums.span_s,
         memory_used_bytes=window.memory_used_bytes,
@@ -136,7 +136,7 @@ def spill_fault(servers: Sequence[tuple[str, PodWindow]]) -> str:
 def prepared_elsewhere(windows: Iterable[PodWindow]) -> float:
     """Return the share of the batches of all workers that data workers prepared."""
     all_sums = [window.sums for window in windows]
-    return sum(sums.prepared_elsewhere for sums in all_sums) / sum(sums.count for sums in all_sums)
+    return sum(sums.prepared_elsewhere for sums in all_sums) / max(1, sum(sums.count for sums in all_sums))
 
 
 def feed_profile(workers: Sequence[PodWindow], data_workers: Sequence[PodWindow]) -> FeedProfile | None:
@@ -175,9 +175,9 @@ def median_times(windows: Iterable[PodWindow]) -> StepTimes:
     """Return the medians over workers of the parts of a step."""
     all_sums = [window.sums for window in windows]
     return StepTimes(
-        emb_s=median(sums.emb_s / sums.count for sums in all_sums),
-        grad_s=median(sums.grad_s / sums.count for sums in all_sums),
-        upd_s=median(sums.upd_s / sums.count for sums in all_sums),
-        sync_s=median(sums.sync_s / sums.count for sums in all_sums),
-        read_s=median(sums.read_s / sums.count for sums in all_sums),
+        emb_s=median(sums.emb_s / max(1, sums.count) for sums in all_sums),
+        grad_s=median(sums.grad_s / max(1, sums.count) for sums in all_sums),
+        upd_s=median(sums.upd_s / max(1, sums.count) for sums in all_sums),
+        sync_s=median(sums.sync_s / max(1, sums.count) for sums in all_sums),
+        read_s=median(sums.read_s / max(1, sums.count) for sums in all_sums),
     )

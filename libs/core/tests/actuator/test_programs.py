@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from actuator_builders import counts_taken, job_completed, pod_exited
 from actuator_cluster import SimulatedCluster, started
 from stretto_core.actuator.counts import job_finished_of_program
 from stretto_core.actuator.ending import PROGRAM_END_S
+from stretto_core.actuator.observations import PodResizeRefused
 from stretto_core.actuator.state import JobOpened
 from stretto_core.actuator.steps import next_steps
 from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied
-from stretto_messages.base import GIB, NO_SERVERS
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import GIB, NO_SERVERS, example_of
 from stretto_messages.values import Plan
 
 PLAN = Plan(2, NO_SERVERS[0], 1.0, NO_SERVERS[1], GIB, NO_SERVERS[2])
@@ -79,3 +83,15 @@ def test_a_program_that_does_not_end_well_after_the_last_sample_fails_the_job(
 def test_samples_that_workers_did_not_report_are_lost() -> None:
     finished = job_finished_of_program(12, job_completed(samples_abandoned=2, samples=9), counts_taken())
     assert (finished.samples_expected, finished.samples_applied, finished.samples_lost) == (10, 9, 1)
+
+
+def test_a_watched_program_is_not_ended_for_another_size() -> None:
+    for watched in (True, False):
+        cluster = started(PLAN, replace(OPENED, watched=watched))
+        larger = replace(PLAN, worker_cpu_cores=2.0)
+        cluster.tell(replace(example_of(PlanDecided), job="job", version=9, plan=larger))
+        cluster.tell(PodResizeRefused(job="job", pod="worker-0"))
+        assert (cluster.state.pods["worker-0"].phase == "running") == watched
+        cluster.kill("worker-0")
+        cluster.run()
+        assert cluster.state.pods[cluster.launched[-1]].cpu_cores == 2.0, "the next one has the plan's size"

@@ -29,6 +29,7 @@ from ..pod.process import EXIT_OK, Pod, Usage, run_pod
 from ..worker.leases import Leases
 from ..worker.step_timer import StepTimer
 from .batches import AGAIN_S, Batches
+from .output import PrintedSteps, follow
 
 HEARTBEAT_S = 1.0
 LEAVE_S = 10.0
@@ -38,6 +39,8 @@ LEAVE_SHARE = 2 / 3
 ASKING_S = 2.0
 """Seconds for which a connection of the program waits until the one before it is over."""
 POLL_S = 0.1
+PRINTED_S = 2.0
+"""Seconds for the last lines of a program that has ended; what it left behind may keep its output open for ever."""
 SIGNALLED = 128
 """A shell's exit code of a process that a signal ended is this plus its number."""
 _PR_SET_PDEATHSIG = 1
@@ -62,6 +65,8 @@ class ProgramHost:
         self._asking = threading.Lock()
         """Held while a process of the program takes the samples."""
         self._links: set[socket.socket] = set()
+        self._printing: threading.Thread | None = None
+        """Passes on what the program prints, where its job file says how a line tells its steps."""
         pod.usage = Usage(with_children=True)
 
     def run(self) -> int:
@@ -180,15 +185,27 @@ class ProgramHost:
         found = command[0] if "/" in command[0] else shutil.which(command[0], path=environment["PATH"])
         if found is None:
             raise DataError(f"program.command[0] = {command[0]}: there is no such command where the pods run")
+        pattern = self._program.progress
+        printed = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if pattern is not None else {}
+        if pattern is not None:
+            environment.setdefault("PYTHONUNBUFFERED", "1")  # a line is told when it is printed
         try:
-            return subprocess.Popen(
-                [found, *command[1:]], cwd=folder, env=environment, stdin=subprocess.DEVNULL, preexec_fn=_die_together
+            program = subprocess.Popen(
+                [found, *command[1:]],
+                cwd=folder,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=_die_together,
+                **printed,
             )
         except OSError as error:
             raise DataError(
                 f"program.command = {' '.join(command)} cannot be run in program.path = {folder}: {error.strerror}; "
                 "name a folder and a command that are there where the pods run"
             ) from error
+        if pattern is not None and program.stdout is not None:
+            self._printing = follow(program.stdout, PrintedSteps(pattern, self._meter))
+        return program
 
     def _wait(self, program: subprocess.Popen[bytes]) -> int:
         """Wait until the program has ended; return its status, or minus the signal that ended it."""
@@ -207,6 +224,8 @@ class ProgramHost:
             if not is_ended and time.monotonic() - asked_at_s >= patience_s:
                 program.terminate()
                 is_ended = True
+        if self._printing is not None:
+            self._printing.join(PRINTED_S)
         return code
 
     def _failed(self, code: int) -> int:

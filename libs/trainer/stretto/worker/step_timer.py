@@ -72,16 +72,19 @@ class StepTimer:
         with self._lock:
             self._last_s = None
 
-    def step(self, begun_s: float, ended_s: float, samples: int, times: StepTime) -> None:
-        """Count a step that ended. ``begun_s`` is its beginning if the worker waited before it."""
+    def step(self, begun_s: float, ended_s: float, samples: int, times: StepTime, steps: int = 1) -> None:
+        """Count a step that ended. ``begun_s`` is its beginning if the worker waited before it.
+
+        ``steps``: so many ended since, none of them told by itself.
+        """
         with self._lock:
             since = self._last_s if self._last_s is not None else begun_s
             self._busy_s += ended_s - since
-            if self._last_s is not None:
+            if self._last_s is not None or steps > 1:
                 self._gap_s = max(self._gap_s, ended_s - since)
             self._last_s = None if self._are_apart else ended_s
-            self._steps += 1
-            self._steps_total += 1
+            self._steps += steps
+            self._steps_total += steps
             self._samples_total += samples
             self._times += times
 

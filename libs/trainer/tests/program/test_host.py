@@ -132,3 +132,23 @@ def test_a_program_that_is_only_watched_is_one_lease(begun: Callable[..., Cluste
 
 def _memory(cluster: Cluster) -> list[int]:
     return [report.memory_used_bytes for report in cluster.reports if isinstance(report, WorkerReported)]
+
+
+def test_a_watched_program_is_logged_and_its_steps_are_reported(begun: Callable[..., Cluster], tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()
+    script = f"""\
+import os, sys, time
+for step in range(1, 8):
+    print("step", step, file=sys.stderr)
+    time.sleep(0.05)
+while os.path.exists({str(hold)!r}):
+    time.sleep(0.02)
+print("last words")
+"""
+    cluster = begun(script, program={"progress": "step (\\d+)"})
+    launched(cluster, "worker-0")
+    wait_for(lambda: [each for each in cluster.worker_reports() if each.steps_total == 6])
+    hold.unlink()
+    wait_for(lambda: "last words" in cluster.log("worker-0"))
+    assert "step 7" in cluster.log("worker-0")

@@ -51,10 +51,14 @@ def _change(decision: Decision, previous: Plan) -> str:
         result = "" if read is None else f"; there were {three_digits(read)}"
         reads = f"{three_digits(decision.reads_per_step)} reads a step"
         return f"rows go to the disks of parameter servers, not to more memory: {reads}{hoped} are expected{result}"
-    if decision.kind == "memory":
+    # a program without a prediction: nobody knows its samples, and the first reason says what its worker used
+    watched = not decision.plan.servers and hope is None and decision.kind in ("memory", "improve")
+    if decision.kind == "memory" and not watched:
         grows = decision.plan.ps_memory_bytes * decision.plan.ps >= previous.ps_memory_bytes * previous.ps
         why = "so that parameter servers do not run full" if grows else "which the job will not need"
         promise = f"{changes}, {why}, {price}"
+    elif watched:
+        promise = f"{decision.reasons[0]}: {changes}, {price}"
     elif decision.kind == "measure":
         hoped = "" if hope is None else f"{_percent(hope)} expected, "
         promise = f"tried, to learn what it brings: {changes}, {hoped}{price}"
@@ -62,8 +66,8 @@ def _change(decision: Decision, previous: Plan) -> str:
         promise = f"{changes}, {price}"
     else:
         promise = f"{changes} should bring {_percent(hope)} {price}"
-    # memory is for no speed: what came after it has other causes
-    result = "" if brought is None or decision.kind == "memory" else f"; it brought {_percent(brought - 1)}"
+    # memory is for no speed, and a watched program tells of its speed only what its log shows
+    result = "" if brought is None or watched or decision.kind == "memory" else f"; it brought {_percent(brought - 1)}"
     return f"{_BEFORE.get(decision.kind, '')}{promise}{result}"
 
 

@@ -133,7 +133,10 @@ def _watched(view: Json) -> str:
     if not running:
         return "no worker runs"
     pod = running[-1]
-    return f"{used(pod['cpu_used_cores'], pod['memory_used_bytes'])}, since {figures.clock(pod['started_at_s'])}"
+    rate = view["throughput"][-1]["throughput"] if view["throughput"] else None
+    steps = "" if rate is None else f", {rate:.3g} steps/s"
+    since = figures.clock(pod["started_at_s"])
+    return f"{used(pod['cpu_used_cores'], pod['memory_used_bytes'])}{steps}, since {since}"
 
 
 def _last_exit(view: Json) -> str:

@@ -47,7 +47,8 @@ class MeasurementFold(Fold):
             message.step_time_s,
             message.settled,
         )
-        record(view.throughput, point, HISTORY_POINTS)
+        if message.step_time_s > 0:  # a watched program may tell no steps
+            record(view.throughput, point, HISTORY_POINTS)
         measured = views.Measured(
             self.time_s,
             message.plan_version,
@@ -66,7 +67,7 @@ class MeasurementFold(Fold):
         for worker in message.workers:
             if (pod := view.pods.get(worker.pod)) is not None:
                 pod.samples_per_s, pod.step_time_s = worker.samples_per_s, worker.step_time_s
-        if message.settled:
+        if message.settled and view.level:  # of a watched program no speed was predicted
             self.evidence.measured_settled = measured
             self._bring(message)
 

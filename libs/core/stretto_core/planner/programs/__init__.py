@@ -1,0 +1,1 @@
+"""The size of programs of which nobody knows the samples."""
