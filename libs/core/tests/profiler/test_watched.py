@@ -8,10 +8,10 @@ import pytest
 from stretto_core.profiler.machine import ProfilerMachine
 from stretto_core.profiler.state import JobOpened
 from stretto_messages.actuator import PlanApplied, PodStarted
-from stretto_messages.base import GIB, example_of
+from stretto_messages.base import GIB, NO_SERVERS, example_of
 from stretto_messages.pods import WorkerReported
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import NO_SERVERS, Plan, StepTimes
+from stretto_messages.values import Plan, StepTimes
 
 PLAN = Plan(1, NO_SERVERS[0], 1.0, NO_SERVERS[1], GIB, NO_SERVERS[2])
 

@@ -8,7 +8,8 @@ import pytest
 from stretto_gateway.problems import Problem
 from stretto_gateway.read_model.summaries import STALLED_S, as_of, summary
 from stretto_gateway.requests import checks
-from stretto_messages.values import NO_SERVERS, Plan
+from stretto_messages.base import NO_SERVERS
+from stretto_messages.values import Plan
 from stretto_wire import JobSpec
 from stretto_wire.rest.views import JobView, PodView, Progress
 

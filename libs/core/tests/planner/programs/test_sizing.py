@@ -10,10 +10,10 @@ from stretto_core.model.types import JobLimits, JobOpened, JobProfile
 from stretto_core.planner.machine import PlanMachine
 from stretto_core.planner.programs.sizing import ProgramUse, SizingRules, sized
 from stretto_messages.actuator import PlanApplied
-from stretto_messages.base import GIB, example_of
+from stretto_messages.base import GIB, NO_SERVERS, example_of
 from stretto_messages.planner import PlanProposed
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import NO_SERVERS, Plan, WorkerProfile
+from stretto_messages.values import Plan, WorkerProfile
 
 MIB = 2**20
 PS, PS_CORES, PS_BYTES = NO_SERVERS
