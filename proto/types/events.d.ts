@@ -1000,8 +1000,10 @@ export interface ProgramSpec {
   resize?: "live" | "none";
   /** at level 0, a regular expression for lines that the program prints, whose group is the number of steps so far, as in step (\d+); null: it tells no steps */
   progress?: string | null;
-  /** 0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, leased: the program takes the numbers of its samples from stretto.agent.samples. Without a dataset it is 0 */
+  /** 0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, leased: the program takes the numbers of its samples from stretto.agent.samples. Without a dataset it is 0. 2 in a job file stands for consistent */
   level?: 0 | 1;
+  /** level 2: the program takes samples as at level 1, and saves and loads its parameters by stretto.agent.checkpoint and stretto.agent.restored, in one worker */
+  consistent?: boolean;
 }
 
 /** Forecast of the memory of one parameter server (DLRover-RM section 5.3). */

@@ -330,6 +330,42 @@ example(MarkLedgerReply(job=JOB, answer="ok", ledger=LEDGER, samples_done=10_158
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnLedger(Message):
+    """Go back to the ledger's state at a checkpoint that a program of level 2 took, whose parameters go back with it.
+
+    Every lease comes back: whoever holds one trains parameters that are given up.
+    """
+
+    request_id: RequestId
+    pod: PodId
+    checkpoint: Name
+    ledger: Annotated[str, MaxLen(200_000)]
+    """Document of the MarkLedgerReply of that checkpoint."""
+
+
+example(
+    ReturnLedger(
+        job=JOB,
+        request_id="worker-1.return-ledger.0",
+        pod="worker-1",
+        checkpoint="ctr-ranking-42-000003",
+        ledger=LEDGER,
+    )
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReturnLedgerReply(Message):
+    """Books of the job after the return. ``unknown``: there is no such job, or the job is over."""
+
+    answer: Literal["ok", "unknown"]
+    samples_done: Count = 0
+
+
+example(ReturnLedgerReply(job=JOB, answer="ok", samples_done=10_158_080))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AuditLedger(Message):
     """Ask for the books at this instant. Changes nothing."""
 

@@ -8,16 +8,71 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .errors import StrettoError
 
 ADDRESS_VARIABLE = "STRETTO_AGENT"
 """Variable of a program with the path of the socket at which it asks for batches."""
+NEXT, CHECKPOINT, SAVED, UNSAVED, RESTORED = "next", "checkpoint", "saved", "unsaved", "restored"
+"""Requests of a program, a line each."""
 BATCH, END, LEAVE, REFUSED = "batch", "end", "leave", "refused"
 """The first words of an answer; after ``batch`` follow the first number and the one behind the last."""
+SAVE, LOAD, DONE = "save", "load", "done"
+"""First words of answers about checkpoints; after the first two follows a folder, after the last a name or nothing."""
 
 _GONE = "the process that runs this program is gone; end, and Stretto runs it again"
+
+
+class _Line:
+    """The connection of this program to the process that runs it."""
+
+    def __init__(self) -> None:
+        path = os.environ.get(ADDRESS_VARIABLE)
+        if not path:
+            raise StrettoError(
+                f"{ADDRESS_VARIABLE} is not set: submit a job file with program.command and a dataset, and Stretto "
+                "runs this program with it"
+            )
+        try:
+            self._link = connected(path)
+        except OSError as error:
+            raise StrettoError(f"{ADDRESS_VARIABLE} = {path} cannot be reached: {error.strerror}; {_GONE}") from error
+        self._answers = self._link.makefile("r", encoding="utf-8")
+
+    def ask(self, request: str) -> tuple[str, str]:
+        """Return the first word of the answer, and the rest. Raises SystemExit for a worker that is to leave."""
+        try:
+            self._link.sendall(f"{request}\n".encode())
+            word, _, rest = self._answers.readline().rstrip("\n").partition(" ")
+        except OSError as error:
+            raise StrettoError(_GONE) from error
+        if word == LEAVE:
+            raise SystemExit(0)
+        if word in ("", REFUSED):
+            raise StrettoError(rest or _GONE)
+        return word, rest
+
+    def close(self) -> None:
+        self._answers.close()
+        self._link.close()
+
+
+_lines: list[_Line] = []
+"""The open connection, if there is one."""
+
+
+def _line(*, anew: bool = False) -> _Line:
+    if anew:
+        _hang_up()
+    if not _lines:
+        _lines.append(_Line())
+    return _lines[0]
+
+
+def _hang_up() -> None:
+    while _lines:
+        _lines.pop().close()
 
 
 def samples() -> Iterator[range]:
@@ -31,32 +86,52 @@ def samples() -> Iterator[range]:
         StrettoError: the program is not run by Stretto, another process of the pod takes its samples, or the process
             that runs the program is gone.
     """
-    path = os.environ.get(ADDRESS_VARIABLE)
-    if not path:
-        raise StrettoError(
-            f"{ADDRESS_VARIABLE} is not set: submit a job file with program.command and a dataset, and Stretto runs "
-            "this program with it"
-        )
+    line, is_over = _line(anew=True), False
     try:
-        link = connected(path)
-    except OSError as error:
-        raise StrettoError(f"{ADDRESS_VARIABLE} = {path} cannot be reached: {error.strerror}; {_GONE}") from error
-    with link, link.makefile("r", encoding="ascii") as answers:
         while True:
-            try:
-                link.sendall(b"next\n")
-                word, _, rest = answers.readline().strip().partition(" ")
-            except OSError as error:
-                raise StrettoError(_GONE) from error
-            if word == BATCH:
-                first, stop = rest.split()
-                yield range(int(first), int(stop))
-            elif word == END:
+            word, rest = line.ask(NEXT)
+            is_over = word == END
+            if is_over:
                 return
-            elif word == LEAVE:
-                raise SystemExit(0)
-            else:
-                raise StrettoError(rest or _GONE)
+            first, stop = rest.split()
+            yield range(int(first), int(stop))
+    finally:
+        if not is_over:  # the batch that the loop was left in does not count as trained
+            _hang_up()
+
+
+def checkpoint(save: Callable[[str], object]) -> str:
+    """Save the parameters as they are now; a program of level 2 goes on from here if its worker is lost.
+
+    The step of the batch that was yielded last is over, and no other one has begun. ``save`` gets an empty folder and
+    writes all that :func:`restored` needs there. Samples up to here are never handed out again once this function has
+    returned; those after the last checkpoint are, after a loss, to parameters that lack them. Returns the checkpoint's
+    name.
+
+    Raises:
+        StrettoError: as :func:`samples` does, or the job file states no ``program.level`` of 2, or no batch was
+            yielded since the loop began.
+    """
+    line = _line()
+    _, folder = line.ask(CHECKPOINT)
+    try:
+        save(folder)
+    except BaseException:
+        line.ask(UNSAVED)
+        raise
+    return line.ask(SAVED)[1]
+
+
+def restored(load: Callable[[str], object]) -> bool:
+    """Load the parameters of the last checkpoint, before the first batch is asked for; False: there is none yet.
+
+    ``load`` gets the folder that ``save`` has filled. Raises StrettoError as :func:`checkpoint` does.
+    """
+    word, folder = _line().ask(RESTORED)
+    if word != LOAD:
+        return False
+    load(folder)
+    return True
 
 
 def connected(path: str) -> socket.socket:

@@ -18,11 +18,15 @@ _SERVERS: dict[str, Any] = {
 }
 """The ``resources.ps`` of a job that runs a program."""
 _IN_PLAN: dict[str, Any] = dict(zip(("ps", "ps_cpu_cores", "ps_memory_bytes"), NO_SERVERS, strict=True))
+CONSISTENT = 2
+"""The level of a job whose program and ledger go back to a checkpoint together."""
 EXACT = 3
 """The level of a job that trains a model of Stretto's."""
 PROMISES = {
     0: "level 0, watched: the program is run again if its worker is lost; nothing is promised about its data",
     1: "level 1, leased: no sample is lost, and at most one shard is repeated for each lost worker, and counted",
+    2: "level 2, consistent: each sample counts once in the parameters that survive; what was trained after the last "
+    "checkpoint is trained again",
     EXACT: "level 3, exact: each sample counts exactly once in the parameters",
 }
 """Promises of Stretto about a job's samples, by the level of its program; 3: of a model."""
@@ -59,8 +63,19 @@ class ProgramSpec(Spec):
     level: Literal[0, 1] = Field(
         default=1,
         description="0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, "
-        "leased: the program takes the numbers of its samples from stretto.agent.samples. Without a dataset it is 0",
+        "leased: the program takes the numbers of its samples from stretto.agent.samples. Without a dataset it is 0. "
+        "2 in a job file stands for consistent",
     )
+    consistent: bool = Field(
+        default=False,
+        description="level 2: the program takes samples as at level 1, and saves and loads its parameters by "
+        "stretto.agent.checkpoint and stretto.agent.restored, in one worker",
+    )
+
+    @property
+    def guarantee(self) -> int:
+        """Level of the promise about the program's samples."""
+        return CONSISTENT if self.consistent else self.level
 
     @field_validator("progress")
     @classmethod
@@ -84,13 +99,16 @@ def completed(document: Any) -> Any:
     program, resources = given["program"], given.get("resources", {})
     if isinstance(program, dict) and "dataset" not in given and "level" not in program:
         program = {**program, "level": 0}
+    if isinstance(program, dict) and program.get("level") == CONSISTENT:
+        program = {**program, "level": 1, "consistent": True}
     is_watched = "dataset" not in given if not isinstance(program, dict) else program.get("level") == 0
     if is_watched:
         given = {"dataset": _ONE_RUN, **given}
     if isinstance(resources, dict):
         resources = {"ps": _SERVERS, "data": {"mode": "off"}, **cast("dict[str, Any]", resources)}
         workers = resources.get("workers", {})
-        if is_watched and isinstance(workers, dict):
+        is_single = is_watched or (isinstance(program, dict) and program.get("consistent") is True)
+        if is_single and isinstance(workers, dict):
             resources["workers"] = {"count": {"min": 1, "max": 1}, **cast("dict[str, Any]", workers)}
         if isinstance(resources.get("initial"), dict):
             resources["initial"] = {**_IN_PLAN, **resources["initial"]}
@@ -108,6 +126,8 @@ def check_program(program: ProgramSpec | None, model: Any) -> None:
     has_model = model is not None and model.entry != NO_MODEL
     if program is not None and has_model:
         raise ValueError("a job runs a program or trains a model: leave program out, or model")
+    if program is not None and program.consistent and not program.level:
+        raise Unfit("level 1 or 2: at level 0 the program takes no samples", "level")
     if program is not None and program.level and program.progress is not None:
         raise Unfit("leave it out from level 1 on: stretto.agent.samples tells the steps", "progress")
     if program is None and model is not None and not has_model:
@@ -152,6 +172,9 @@ def _check_resources(resources: Any, program: ProgramSpec) -> None:
         raise Unfit("leave ps, ps_cpu_cores, ps_memory_bytes and groups out beside program", "initial", named)
     if program.level == 0 and count.max != 1:
         raise Unfit("1 at level 0: each worker would run all of the program", "workers", "count", "max")
+    if program.consistent and count.max != 1:
+        one = "1 at level 2: programs of several workers do not stand at one step when a checkpoint is taken"
+        raise Unfit(one, "workers", "count", "max")
     if program.resize == "none" and count.min != count.max:
         told = f"instead of {count.min} and {count.max}"
         raise Unfit(f"min = max beside program.resize none, {told}", "workers", "count")

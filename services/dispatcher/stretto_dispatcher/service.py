@@ -6,13 +6,13 @@ from typing import ClassVar
 
 from stretto_core.checkpoints.names import restore_number
 from stretto_core.dispatcher.evaluating import Best, HeldOut
-from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored
+from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored, ReturnAsked
 from stretto_core.dispatcher.machine import ShardLedger
 from stretto_core.dispatcher.source import DataSpec
 from stretto_core.dispatcher.state import LedgerSettings, LedgerState
 from stretto_messages.base import Message
 from stretto_messages.checkpoints import CheckpointRestored
-from stretto_messages.dispatcher import MarkLedgerReply
+from stretto_messages.dispatcher import MarkLedgerReply, ReturnLedger
 from stretto_runtime import Meta, Service
 from stretto_runtime.settings import machine_settings
 from stretto_wire.contract.submission import JobSubmitted
@@ -38,7 +38,7 @@ class Dispatcher(Service[DispatcherSettings, LedgerState, ShardLedger]):
     def machine(self, key: str, state: LedgerState | None) -> ShardLedger:
         return ShardLedger(state, self._ledger)
 
-    def to_event(self, message: Message, meta: Meta) -> Message | JobOpened | LedgerRestored:
+    def to_event(self, message: Message, meta: Meta) -> Message | JobOpened | LedgerRestored | ReturnAsked:
         """Return the job's opening, or the books of a checkpoint; every other message is an event as it is.
 
         WireError for a document that no ledger wrote.
@@ -48,6 +48,8 @@ class Dispatcher(Service[DispatcherSettings, LedgerState, ShardLedger]):
         if isinstance(message, CheckpointRestored):
             lineage = restore_number(message.request_id)
             return LedgerRestored(document.read(message.ledger), message.checkpoint.id, lineage)
+        if isinstance(message, ReturnLedger):
+            return ReturnAsked(message.job, LedgerRestored(document.read(message.ledger), message.checkpoint))
         return message
 
     def to_message(self, key: str, fact: object) -> Message | None:
@@ -80,7 +82,7 @@ def _opened(message: JobSubmitted, time_s: float) -> JobOpened:
         _held_out(spec),
         data.evaluate_first,
         _best(spec),
-        spec.program is not None and spec.program.level > 0,
+        spec.level == 1,  # at level 2 the books go back with the parameters, so that nothing counts twice
     )
 
 

@@ -43,6 +43,14 @@ class LedgerRestored:
 
 
 @dataclass(frozen=True, slots=True)
+class ReturnAsked:
+    """A worker asks for the books of a checkpoint that its program has loaded."""
+
+    job: str
+    restored: LedgerRestored
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerMark:
     """Reply to MarkLedger: the books to restore from. The service writes them as the document of a checkpoint."""
 

@@ -33,6 +33,7 @@ from stretto_messages.dispatcher import (
     RecomputationDecided,
     ReleaseShard,
     ReleaseShardReply,
+    ReturnLedgerReply,
     ShardAbandoned,
     ShardCompleted,
     ShardHeartbeat,
@@ -47,7 +48,7 @@ from stretto_messages.values import Evaluation, PartialEvaluation
 
 from stretto_core.dispatcher.book import Book, Shard
 from stretto_core.dispatcher.evaluating import check_evaluation
-from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored
+from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored, ReturnAsked
 from stretto_core.dispatcher.reports import completed_books, ledger_books, shard_message
 from stretto_core.dispatcher.source import LedgerError, Orders, Source
 from stretto_core.dispatcher.state import (
@@ -73,6 +74,7 @@ RequeueReason = Literal["pod-exited", "lease-expired", "released", "failed", "st
 LedgerEvent = (
     JobOpened
     | LedgerRestored
+    | ReturnAsked
     | CheckpointFlushed
     | ParametersLost
     | ColumnsRestored
@@ -135,6 +137,8 @@ class ShardLedger:
                 return [Reply(self._mark(event, now))]
             case AuditLedger():
                 return [Reply(self._audit(event))]
+            case ReturnAsked():
+                return self._return(event, now)
             case _:
                 return self._job_changed(event, now)
 
@@ -264,6 +268,15 @@ class ShardLedger:
         for worker in st.workers.values():  # a remembered lease is of the time that was undone
             worker.request_id, worker.reply, worker.completed_id = "", None, -1
         return self._progress(now, returned) + self._settle()
+
+    def _return(self, event: ReturnAsked, now: float) -> list[Action]:
+        """Go back with the parameters of a program; refused once the job is over, whose books stay as they are."""
+        book = self.state.book
+        if book is None or self.state.closed not in ("", COMPLETED):
+            return [Reply(ReturnLedgerReply(job=event.job, answer="unknown"))]
+        actions = self._restore(event.restored, now)
+        done = self.state.book.samples_done if self.state.book is not None else 0
+        return [*actions, Reply(ReturnLedgerReply(job=event.job, answer="ok", samples_done=done))]
 
     def _columns_lost(self, event: ParametersLost) -> None:
         """Until the columns are back nothing completes. A completed job is reopened: they lack its last shards."""

@@ -299,7 +299,7 @@ class Pod:
         request = GetReportInterval(job=self.settings.job, pod=self.settings.pod)
         self._report_interval_s = self.bus.call(request, GetReportIntervalReply, 10.0).interval_s
 
-    def every(self, interval_s: Callable[[], float], work: Callable[[], None]) -> None:
+    def every(self, interval_s: Callable[[], float], work: Callable[[], object]) -> None:
         """Run ``work`` at this interval in a thread until the pod leaves; the same failure is logged only once."""
 
         def loop() -> None:

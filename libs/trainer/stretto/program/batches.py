@@ -7,10 +7,11 @@ import time
 
 from stretto_messages.dispatcher import NextShardReply
 
-from ..agent import BATCH, END, LEAVE
+from ..agent import BATCH, END, LEAVE, REFUSED
 from ..worker.leases import Leases
 from ..worker.step_timer import StepTime, StepTimer
 
+LEFT = "the loop over samples() was left in the middle of a batch, which the parameters may have: end the program"
 AGAIN_S = 0.2
 """Pause before the dispatcher is asked again that did not answer."""
 
@@ -18,11 +19,19 @@ AGAIN_S = 0.2
 class Batches:
     """The batches of one program, which asks from one thread at a time."""
 
-    def __init__(self, leases: Leases, meter: StepTimer, batch_size: int, leaving: threading.Event) -> None:
+    def __init__(
+        self, leases: Leases, meter: StepTimer, batch_size: int, leaving: threading.Event, *, consistent: bool = False
+    ) -> None:
+        self._consistent = consistent
+        """The program's parameters and the ledger go back together (level 2)."""
+        self.lost = False
+        """True once the program's parameters have samples that others may train: it has to begin anew."""
         self._leases = leases
         self._meter = meter
         self._batch_size = batch_size
         self._leaving = leaving
+        self.is_left = False
+        """True once a program of level 2 has left its loop in the middle of a batch: it gets no other one."""
         self._given = 0
         """Samples of the batch that the program works on."""
         self._given_at_s = 0.0
@@ -35,11 +44,13 @@ class Batches:
 
     def next(self) -> str:
         """Count the last batch as trained, and return the answer with the next one."""
-        self._pass()
+        if self.is_left:
+            return f"{REFUSED} {LEFT}"
+        self.passed()
         while True:
             self._settle()
             shard = self._leases.shard
-            if self.over:
+            if self.over or self.lost:
                 return LEAVE
             if self._leaving.is_set():
                 self.give_back()
@@ -62,7 +73,8 @@ class Batches:
             self._meter.idle()
             self._leases.wait(reply)
 
-    def _pass(self) -> None:
+    def passed(self) -> None:
+        """Count the last batch as trained."""
         if not self._given:
             return
         self._leases.passed(self._leases.offset + self._given)
@@ -77,11 +89,13 @@ class Batches:
         if not self._leases.current:
             self._leases.drop()
             self._is_begun = False
+            self.lost |= self._consistent
         elif self._leases.offset >= shard.length:
             self._leases.completed()
 
     def forget(self) -> None:
         """Count the batch that the program works on as not trained: the program has left its loop."""
+        self.is_left |= self._consistent and self._given > 0  # nobody knows whether its parameters have the batch
         self._given = 0
         self._meter.idle()
 

@@ -23,12 +23,14 @@ from stretto_messages.pods import TrainUnder, TrainUnderReply, WorkerReported
 from stretto_messages.values import StepTimes
 from stretto_wire.program import ProgramSpec
 
-from ..agent import ADDRESS_VARIABLE, REFUSED
+from ..agent import ADDRESS_VARIABLE, NEXT, REFUSED
 from ..errors import DataError
-from ..pod.process import EXIT_OK, Pod, Usage, run_pod
+from ..pod.process import EXIT_OK, EXIT_PLATFORM, Pod, Usage, run_pod
 from ..worker.leases import Leases
 from ..worker.step_timer import StepTimer
 from .batches import AGAIN_S, Batches
+from .consistent import Consistent
+from .kept import KeptCheckpoints
 from .output import PrintedSteps, follow
 
 HEARTBEAT_S = 1.0
@@ -38,6 +40,8 @@ LEAVE_SHARE = 2 / 3
 """The share of the pod's time to leave after which the program gets SIGTERM at the latest; the rest is for its end."""
 ASKING_S = 2.0
 """Seconds for which a connection of the program waits until the one before it is over."""
+STORE_VARIABLE = "STRETTO_PROGRAM_STORE"
+"""Variable of a pod with the address of its job's folder in the store, for checkpoints of a program."""
 POLL_S = 0.1
 PRINTED_S = 2.0
 """Seconds for the last lines of a program that has ended; what it left behind may keep its output open for ever."""
@@ -59,7 +63,9 @@ class ProgramHost:
         self._meter = StepTimer()
         self._leases = Leases(pod.bus, pod.leaving)
         batch_size = pod.settings.spec.dataset.batch_size
-        self._batches = Batches(self._leases, self._meter, batch_size, pod.leaving)
+        is_consistent = program.consistent
+        self._batches = Batches(self._leases, self._meter, batch_size, pod.leaving, consistent=is_consistent)
+        self._consistent: Consistent | None = None
         self._plan_version = pod.settings.plan_version
         self._cpu_cores = pod.settings.cpu_cores
         self._asking = threading.Lock()
@@ -78,6 +84,8 @@ class ProgramHost:
         self._pod.every(lambda: HEARTBEAT_S, self._leases.beat)
         if self._program.level == 0:
             return self._watch()
+        if self._program.consistent:
+            self._consistent = self._begun_consistently()
         address = self._listen()
         code = self._wait(self._start({ADDRESS_VARIABLE: address}))
         self._hang_up()
@@ -102,6 +110,23 @@ class ProgramHost:
         return self._failed(code)
 
     # --- level 1: the program asks for batches ----------------------------------------------------------------
+
+    def _begun_consistently(self) -> Consistent:
+        """Return the ledger to the last checkpoint of the program. Raises DataError."""
+        pod = self._pod
+        kept = KeptCheckpoints(os.environ.get(STORE_VARIABLE, ""), pod.settings.job, pod.settings.pod)
+        made = Consistent(pod.bus, self._leases, self._batches, kept, pod.leaving)
+        made.begin()
+        return made
+
+    def _answered(self, request: str) -> str:
+        """Return the answer to a line of the program."""
+        if request != NEXT and self._consistent is None:
+            return f"{REFUSED} {request}: checkpoints are of level 2; state program.level: 2"
+        if request != NEXT and self._consistent is not None:
+            return self._consistent.answer(request)
+        refusal = self._consistent.refusal if self._consistent is not None else ""
+        return f"{REFUSED} {refusal}" if refusal else self._batches.next()
 
     def _listen(self) -> str:
         """Listen for the program's processes; return the path of the socket."""
@@ -133,17 +158,17 @@ class ProgramHost:
 
     def _answer(self, link: socket.socket) -> None:
         with link, link.makefile("r", encoding="ascii") as asked:
-            if not asked.readline():  # before any answer: a connection that ends with an unread request loses it
+            request = asked.readline().strip()  # before any answer, which an unread request would lose
+            if not request:
                 return
             if not self._asking.acquire(timeout=ASKING_S):
                 refused = "another process of this pod takes its samples: let one of them ask, and hand them on"
                 link.sendall(f"{REFUSED} {refused}\n".encode())
                 return
             try:
-                is_asked = True
-                while is_asked and not self._batches.over:
-                    link.sendall(f"{self._batches.next()}\n".encode())
-                    is_asked = bool(asked.readline())
+                while request and not self._batches.over:
+                    link.sendall(f"{self._answered(request)}\n".encode())
+                    request = asked.readline().strip()
             finally:
                 self._batches.forget()
                 self._asking.release()
@@ -158,6 +183,9 @@ class ProgramHost:
     def _ended(self, code: int) -> int:
         """Give back what the program has not trained, and return the pod's exit code. Raises DataError."""
         leaves = self._pod.leaving.is_set()
+        if code == 0 and self._batches.lost and not leaves:
+            log.info("the program's parameters have samples that are handed out again: another worker takes its place")
+            return EXIT_PLATFORM
         if code == 0 and (leaves or self._batches.ended):
             self._batches.give_back()
             return EXIT_OK
@@ -186,7 +214,6 @@ class ProgramHost:
         if found is None:
             raise DataError(f"program.command[0] = {command[0]}: there is no such command where the pods run")
         pattern = self._program.progress
-        printed = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT} if pattern is not None else {}
         if pattern is not None:
             environment.setdefault("PYTHONUNBUFFERED", "1")  # a line is told when it is printed
         try:
@@ -196,7 +223,8 @@ class ProgramHost:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 preexec_fn=_die_together,
-                **printed,
+                stdout=subprocess.PIPE if pattern is not None else None,
+                stderr=subprocess.STDOUT if pattern is not None else None,
             )
         except OSError as error:
             raise DataError(

@@ -6,7 +6,7 @@ import re
 import sys
 import threading
 import time
-from typing import BinaryIO
+from typing import IO
 
 from ..worker.step_timer import StepTime, StepTimer
 
@@ -46,7 +46,7 @@ class PrintedSteps:
         self._at_s = now_s
 
 
-def follow(stream: BinaryIO, steps: PrintedSteps) -> threading.Thread:
+def follow(stream: IO[bytes], steps: PrintedSteps) -> threading.Thread:
     """Begin to pass on what the program prints until it has closed its end; return the thread that does so."""
 
     def run() -> None:

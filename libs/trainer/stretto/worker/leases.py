@@ -176,12 +176,12 @@ class Leases:
         except (BusError, CallRefused) as error:
             log.warning("release: %s; the dispatcher will notice when the pod ends", error)
 
-    def beat(self) -> None:
-        """Send the dispatcher a heartbeat with the offset that is reached."""
+    def beat(self) -> str:
+        """Send the dispatcher a heartbeat with the offset that is reached; return its answer, or "" for none."""
         with self._lock:
             held = self._held
             if held is None or self._stale:
-                return
+                return "stale" if self._stale else ""
             shard = held.shard
             offset = held.offset
             rate = (offset - held.first_offset) / max(1e-3, time.monotonic() - held.since_s)
@@ -197,11 +197,12 @@ class Leases:
             reply = self._bus.call(beat, ShardHeartbeatReply, timeout_s=3.0)
         except BusError as error:
             log.warning("heartbeat: %s", error)
-            return
+            return ""
         if reply.answer == "stale":
             with self._lock:
                 if self._held is not None and is_same(self._held.shard, shard):
                     self._stale = True
+        return reply.answer
 
 
 def is_same(one: Shard, other: Shard) -> bool:

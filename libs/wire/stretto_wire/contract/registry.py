@@ -294,7 +294,8 @@ CHANNELS: tuple[Channel, ...] = (
     _request("dispatcher", "next-shard", dispatcher.NextShard, dispatcher.NextShardReply, "worker"),
     _request("dispatcher", "shard-heartbeat", dispatcher.ShardHeartbeat, dispatcher.ShardHeartbeatReply, "worker"),
     _request("dispatcher", "release-shard", dispatcher.ReleaseShard, dispatcher.ReleaseShardReply, "worker"),
-    _request("dispatcher", "mark-ledger", dispatcher.MarkLedger, dispatcher.MarkLedgerReply, "checkpoints"),
+    _request("dispatcher", "mark-ledger", dispatcher.MarkLedger, dispatcher.MarkLedgerReply, "checkpoints", "worker"),
+    _request("dispatcher", "return-ledger", dispatcher.ReturnLedger, dispatcher.ReturnLedgerReply, "worker"),
     _request("dispatcher", "audit-ledger", dispatcher.AuditLedger, dispatcher.AuditLedgerReply, "gateway", "cli"),
     _request(
         "actuator",

@@ -809,7 +809,7 @@ class JobSpec(Spec):
     @property
     def level(self) -> int:
         """Level of the promise about the job's samples (:data:`stretto_wire.program.PROMISES`)."""
-        return EXACT if self.program is None else self.program.level
+        return EXACT if self.program is None else self.program.guarantee
 
     @property
     def samples_total(self) -> int:

@@ -15,6 +15,7 @@ from stretto_runtime import SettingsFault
 from stretto_wire import JobSpec
 from stretto_wire.jobspec.devices import DeviceTypeSpec
 from stretto_wire.jobspec.keylike import is_keylike
+from stretto_wire.program import CONSISTENT
 
 from ..backend import BackendError, Places, PodSpec
 from ..settings import ActuatorSettings
@@ -129,6 +130,7 @@ def pod_spec(
         "STRETTO_STATE_FOLDER": places.state,
         "STRETTO_STOP_GRACE_S": f"{settings.stop_grace_s:g}",
         "STRETTO_PLANE_ENCRYPTED": settings.plane_encryption,
+        **({"STRETTO_PROGRAM_STORE": f"{settings.store}/{state.job}"} if job.level == CONSISTENT else {}),
         **({"STRETTO_DEVICE": pod.device} if pod.device else {}),
         **({"STRETTO_STAGE": str(pod.stage), "STRETTO_FIRST_LAYER": str(pod.first_layer)} if pod.stage else {}),
         **{variable: f"{places.files}/{name}" for name, variable in VARIABLES.items() if name in files},

@@ -123,5 +123,6 @@ def as_of(view: JobView, now: float) -> JobView:
     waits = view.level == 0 or (data.growing and view.progress.samples_done + data.given_up >= data.samples)
     progress = replace(view.progress, samples_per_s=0.0, stalled_since_s=None if waits else since)
     pods = {name: replace(pod, samples_per_s=pod.samples_per_s and 0.0) for name, pod in view.pods.items()}
+    pods = pods if view.level else view.pods  # of a watched program they are steps, which its ledger does not know
     cost = replace(view.cost, so_far=billed(view.cost, now), until_s=now)
     return replace(view, progress=progress, pods=pods, cost=cost)

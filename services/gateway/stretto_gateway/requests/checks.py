@@ -245,7 +245,7 @@ def check_has_no_program(view: JobView, field: str, value: object, why: str) -> 
     """Refuse what only a job that trains a model can have. Raises Problem 422."""
     if view.spec.program is not None:
         text = f"{field} = {value} cannot be had: {view.name} runs a program, and {why}"
-        remedy = f"leave {field} out; `stretto scale {view.name} --workers` changes what it has"
+        remedy = f"leave {field} out"
         raise Problem(422, "runs-program", text, field=field, value=value, remedy=remedy)
 
 

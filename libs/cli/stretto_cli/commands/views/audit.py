@@ -8,6 +8,7 @@ from rich.markup import escape
 from stretto_client import figures
 from stretto_messages.base import counted
 from stretto_messages.books import small_share
+from stretto_wire.program import CONSISTENT
 
 from ...command import command
 from ...errors import CliError
@@ -28,7 +29,7 @@ def audit(options: GatewayOptions, job: JobArgument) -> None:
     with options.connect() as gateway:
         found, view = gateway.audit(job), gateway.job(job)
         program = view["spec"].get("program")
-    options.answer(found, lambda: shown(found, program["level"] if program else None, view.get("guarantee", "")))
+    options.answer(found, lambda: shown(found, view["level"] if program else None, view.get("guarantee", "")))
     if not found["columns"] and not program:
         raise CliError(f"the books of {job} cannot be compared now: {'; '.join(found['findings'])}")
     if not found["exact"]:
@@ -100,7 +101,8 @@ def _of_program(found: Json, level: int, guarantee: str) -> RenderableType:
     ):
         made.add_row(title, f"{found[name]:,}")
     failed = [f"[red]{escape(finding)}[/red]" for finding in found["findings"]]
-    return Group(guarantee, *([made] if level else []), *failed)
+    back = [escape(line) for line in returned(found["returns"])] if level == CONSISTENT else []
+    return Group(guarantee, *([made] if level else []), *back, *failed)
 
 
 def _verdict(found: Json) -> str:
