@@ -35,7 +35,7 @@ class Check(StrEnum):
     EXPIRY = "expiry"
     """At the end: no lease expires where nothing happens to workers"""
     ANSWERED = "answered"
-    """At the end: a request is answered within ten seconds without a fault"""
+    """At the end: a request is answered within ten seconds without a fault, where no server lags"""
     LIVENESS = "liveness"
     """At the end: every job ends, at most 240 s after the last fault"""
     ERRORS = "errors"

@@ -131,8 +131,8 @@ class History:
             )
             return
         await asyncio.sleep(max(0.0, faults.end_s - simulation.loop.time()) + CALMS_S)
-        simulation.server.lag_share = 0.0  # whoever looks for himself may be shown less than there is
         outcome.broken += books(installation) + self._watch.letters(installation.poison)
+        simulation.server.lag_share = 0.0  # whoever looks for himself may be shown less than there is
         services = [self._conditions.make(kind) for kind in self._services]
         if self._is_whole:
             outcome.broken += self._closed() + files(installation, self._conditions.folder)
