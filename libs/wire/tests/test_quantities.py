@@ -63,7 +63,7 @@ def test_a_first_plan_may_have_workers_on_types_of_devices() -> None:
     sized = text.replace("cpu_cores: 2, memory_bytes: 1073741824", "cpu_cores: 2000m, memory_bytes: 1Gi")
     assert read_job(sized).resources.initial == plan
     assert list(Draft202012Validator(job_schema()).iter_errors(yaml.safe_load(sized))) == []
-    with pytest.raises(WireError, match="memory_bytes = 1Xi: .*512Mi"):
+    with pytest.raises(WireError, match=r"memory_bytes = 1Xi: .*512Mi"):
         read_job(text.replace("1073741824", "1Xi"))
     for wrong, told in (("cpu_cores: 0", "at least"), ("cores: 2", "give each device, workers, cpu_cores, memory_")):
         with pytest.raises(WireError, match=told):

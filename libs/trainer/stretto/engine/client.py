@@ -218,7 +218,7 @@ class Parameters:
         lineage: the lineage of the ledger that leased the shard. Parameters of another lineage belong to other books.
         pays: the dense gradient is sent in float32 with what rounding has left of earlier ones; nothing is owed then.
         batches: those that the gradients are the sum of; each column gets all of them or none.
-        columns: those that this process pushes; by default all, and those of rows where the dense gradient is empty.
+        columns: those that this process pushes; None: all.
         Raises PushRefused (give the batch up), ServerLost, OwnershipUnknown (repeat it).
         """
         begun = time.perf_counter()
@@ -230,7 +230,7 @@ class Parameters:
         group = self._group if self.in_group and dense_squares is None and columns is None else None
         gradients, arrived = self._rounded(pays or group is not None or columns is not None, (shard, start), given)
         pending = ~_given(group, layout, Claim(shard, attempt, start, stop), gradients, generation)
-        pending &= _own(layout, dense_gradient, columns)
+        pending &= True if columns is None else columns
         retries, applied, update_seconds, backoff = 0, 0, 0.0, _Backoff()
         while True:
             route = self.routes.current()
@@ -273,12 +273,11 @@ class Parameters:
         layout, (rows, dense, row_squares, dense_squares, state_delta) = self.layout, given
         books = (route := self.routes.current()).generation, route.lineage
         transfers = replace(self._pushed, slices=Transfer.FLOAT32) if pays else self._pushed
-        whole = self._debt.added_to(layout.split_dense(dense), books) if len(dense) == layout.dense_size else None
-        slices = np.broadcast_to(np.float32(0), (layout.slices, layout.slice_length)) if whole is None else whole
+        slices = self._debt.added_to(layout.split_dense(dense), books)
         of_slices = None if dense_squares is None else layout.split_dense(dense_squares)
         chances = np.random.default_rng(seed) if transfers.rows is Transfer.INT8 else None
         gradients = Gradients.of(transfers, rows, slices, self._state(state_delta), row_squares, of_slices, chances)
-        return gradients, partial(self._debt.note, whole, gradients.slices, transfers.slices, books)
+        return gradients, partial(self._debt.note, slices, gradients.slices, transfers.slices, books)
 
     # --- progress -----------------------------------------------------------------------------------------
 
@@ -360,13 +359,6 @@ def _given(
     if group is not None:
         found[layout.buckets :] = group.give(claim, gradients.slices, gradients.state_delta, generation)
     return found
-
-
-def _own(layout: Layout, dense_gradient: F32, columns: Bools | None) -> Bools:
-    """Return the columns that a push is for. Another process pushes the dense ones if their gradient is empty here."""
-    if columns is None and len(dense_gradient) < layout.dense_size:
-        return np.arange(layout.columns) < layout.buckets
-    return np.ones(layout.columns, np.bool_) if columns is None else columns
 
 
 def _check_push(layout: Layout, keys: KeyBatch, row_gradients: Sequence[F32], start: int, stop: int) -> None:

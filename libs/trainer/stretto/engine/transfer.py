@@ -129,13 +129,8 @@ class Debt:
         """Return gradients with what is owed; it stays owed until `note`, so a push may be repeated."""
         return slices if self._rest is None or books != self._books else slices + self._rest
 
-    def note(self, slices: F32 | None, travelling: NDArray[Any], transfer: Transfer, books: tuple[int, int]) -> None:
-        """Owe what the servers, which have these slices as they travelled, lack of them; nothing where that is NaN.
-
-        None: rows alone were pushed, which pays nothing of what is owed.
-        """
-        if slices is None:
-            return
+    def note(self, slices: F32, travelling: NDArray[Any], transfer: Transfer, books: tuple[int, int]) -> None:
+        """Owe what the servers, which have these slices as they travelled, lack of them; nothing where that is NaN."""
         self._rest, self._books = None, books
         if transfer is not Transfer.FLOAT32:
             arrived = received("slices", travelling, transfer, slices.shape[1])

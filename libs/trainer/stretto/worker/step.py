@@ -227,12 +227,11 @@ class Trainer:
             if pulled is None:
                 return
             waited = time.perf_counter() - wanted
-            if coming is not None:
-                self._hint(coming, ranges[number + 1], pipeline)
-            # if reading keeps pace, the next batch is ready, and its pull runs beside this step
             pull = None
-            if pipeline and coming is not None and coming.done() and coming.exception() is None:
-                pull = self._computing.begin_pull(coming.result().keys)
+            if coming is not None and coming.done() and coming.exception() is None:
+                # reading keeps pace: the next batch is ready, and its pull runs beside this step
+                self._hint(coming.result(), ranges[number + 1], pipeline)
+                pull = self._computing.begin_pull(coming.result().keys) if pipeline else None
             if self._computing.asks and not self._settle():  # others push this batch behind the one before
                 return
             computing = time.perf_counter()
@@ -242,20 +241,16 @@ class Trainer:
             self.last_loss = gradients.loss
             share = pulled.rows_seconds / max(1e-9, pulled.seconds)
             times = StepTime(waited * share, computed, 0.0, waited * (1 - share), read_s)
-            if not gradients.is_pushed:
-                waiting.add(ready.keys, gradients)
             if gradients.is_pushed:
                 pays = True  # no rounding is owed here for what others have pushed
                 self._applied(place, begun, times)
-            elif not place.is_pushed:
-                self._count(place, begun, times)
-            elif not self._settle():
-                return
             else:
+                waiting.add(ready.keys, gradients)
                 # nothing of this worker may follow for a while: what rounding has left must not wait for that
-                pays = not self._keep_going() or number + 1 == len(ranges)
-                push = self._pusher.submit(self._push, work, place, waiting, pays)
-                self._on_its_way, waiting = _Pushing(push, place, begun, times), GradientSum(self._program.layout)
+                pays = place.is_pushed and (not self._keep_going() or number + 1 == len(ranges))
+                if not self._pass_on(work, place, begun, times, waiting, pays):
+                    return
+                waiting = GradientSum(self._program.layout) if place.is_pushed else waiting
                 if not pipeline and not self._settle():
                     return
             if not self._keep_going() and (pays or not self._parameters.carries_debt):
@@ -264,6 +259,22 @@ class Trainer:
                 read = coming
         if ahead is not None and len(ranges) > len(places):
             self._ahead = _Ahead(ahead, ranges[len(places)], read, pull, time.monotonic())
+
+    def _pass_on(
+        self, work: Work, place: Place, begun_s: float, times: StepTime, waiting: GradientSum, pays: bool
+    ) -> bool:
+        """Begin the push that the batch is the last of; count any other batch, which waits for its push.
+
+        False if training is to stop before the push on its way has ended.
+        """
+        if not place.is_pushed:
+            self._count(place, begun_s, times)
+        elif not self._settle():
+            return False
+        else:
+            push = self._pusher.submit(self._push, work, place, waiting, pays)
+            self._on_its_way = _Pushing(push, place, begun_s, times)
+        return True
 
     def _first(self, work: Work, ranges: Sequence[SampleRange]) -> tuple[Future[Prepared], Future[Pulled] | None, bool]:
         """Return the first batch, its pull if it has begun, and whether the feed follows the ranges.
@@ -283,10 +294,10 @@ class Trainer:
         """Batches to have ready: more than the next only where servers read rows from their disks meanwhile."""
         return self._look_ahead.batches if self._parameters.has_cold_rows else 1
 
-    def _hint(self, coming: Future[Prepared], following: SampleRange, is_pulled_next: bool) -> None:
+    def _hint(self, coming: Prepared, following: SampleRange, is_pulled_next: bool) -> None:
         """Name to the servers the rows of the batches that are ready, in their order."""
-        if self._batches_ahead > 1 and coming.done() and coming.exception() is None:
-            first = [] if is_pulled_next else [(following, coming.result())]
+        if self._batches_ahead > 1:
+            first = [] if is_pulled_next else [(following, coming)]
             for batch in self._look_ahead.unnamed((*first, *self._feed.ready()[: LOOK_AHEAD - 1])):
                 self._parameters.hint(batch.keys)
 

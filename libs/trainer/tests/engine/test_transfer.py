@@ -99,14 +99,6 @@ def test_servers_of_other_books_are_owed_nothing() -> None:
     assert debt.added_to(gradient, (2, 0)) is gradient
 
 
-def test_a_push_of_rows_alone_pays_nothing_of_what_is_owed() -> None:
-    debt, gradient = Debt(), np.linspace(-1, 1, 64, dtype=np.float32)[None]
-    debt.note(gradient, sent(gradient, Transfer.INT8), Transfer.INT8, BOOKS)
-    owed = debt.added_to(gradient, BOOKS)
-    debt.note(None, sent(np.zeros_like(gradient), Transfer.INT8), Transfer.INT8, BOOKS)
-    assert (debt.added_to(gradient, BOOKS) == owed).all()
-
-
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=40), st.sampled_from([0, 40, 63]))
 def test_packed_keys_are_the_keys(numbers: list[int], shift: int) -> None:
     keys = np.array(sorted({number >> shift for number in numbers}), np.uint64)
