@@ -17,7 +17,6 @@ from typing import Any
 
 from stretto_bus.reading import ordered_consumer
 from stretto_bus.writer import Writer
-from stretto_checkpoints.taking import Steps
 from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.dispatcher.machine import ShardLedger
@@ -123,13 +122,6 @@ PLANTS = [
         StepContext.free,
         "self.capacity - self.register.held",
         "self.capacity",
-        is_of_all=True,
-    ),
-    Plant(
-        "images of columns that moved meanwhile become a checkpoint",
-        Steps._store,
-        "_check_columns(attempt.servers, parts)",
-        "pass",
         is_of_all=True,
     ),
     Plant(
