@@ -50,6 +50,18 @@ class Computing:
             return self._parameters.begin_pull(keys, rows_alone=True)
         return self._parameters.begin_pull(keys, is_fresh)
 
+    def pulled(self, pull: Future[Pulled], keys: KeyBatch) -> Pulled:
+        """Return what was pulled, repeating the pull while a server is away. Raises Stopping."""
+        while True:
+            try:
+                return pull.result()
+            except (ServerLost, OwnershipUnknown) as error:
+                log.warning("pull: %s", error)
+            if not self._keep_going():
+                raise Stopping
+            time.sleep(RETRY_S)
+            pull = self.begin_pull(keys, is_fresh=True)
+
     def step(
         self, claim: Claim, generation: int | None, lineage: int | None, pulled: Pulled, ready: Prepared
     ) -> Gradients:

@@ -223,9 +223,7 @@ class Trainer:
             pull = pull or self._computing.begin_pull(ready.keys, is_early)
             coming = self._feed.take(read_s) if number + 1 < len(ranges) else None
             wanted = time.perf_counter()
-            pulled = self._pulled(pull, ready.keys)
-            if pulled is None:
-                return
+            pulled = self._computing.pulled(pull, ready.keys)
             waited = time.perf_counter() - wanted
             pull = None
             if coming is not None and coming.done() and coming.exception() is None:
@@ -326,18 +324,6 @@ class Trainer:
         self._meter.step(begun_s, ended_s, place.end - place.begin, times)
         if self._parameters.has_cold_rows:
             self._look_ahead.passed(ended_s - begun_s)
-
-    def _pulled(self, pull: Future[Pulled], keys: KeyBatch) -> Pulled | None:
-        """Return the pulled values, repeating the pull while a server is away; None if training is to stop."""
-        while True:
-            try:
-                return pull.result()
-            except (ServerLost, OwnershipUnknown) as error:
-                log.warning("pull: %s", error)
-            if not self._keep_going():
-                return None
-            time.sleep(RETRY_S)
-            pull = self._computing.begin_pull(keys, is_fresh=True)
 
     def _push(self, work: Work, place: Place, waiting: GradientSum, pays: bool) -> PushResult | None:
         """Push until every column has the batches (records make repetition harmless); None if training is to stop."""
