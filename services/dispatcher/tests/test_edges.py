@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 from stretto_core.dispatcher.book import Book, Shard
-from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored
+from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored, ReturnAsked
 from stretto_core.dispatcher.machine import LedgerEvent, ShardLedger
 from stretto_core.dispatcher.source import DataSpec, Source
 from stretto_core.dispatcher.state import LedgerState
@@ -16,7 +16,7 @@ from stretto_dispatcher.document import written
 from stretto_dispatcher.service import Dispatcher
 from stretto_dispatcher.settings import DispatcherSettings
 from stretto_messages.checkpoints import CheckpointRestored
-from stretto_messages.dispatcher import AuditLedger, MarkLedgerReply
+from stretto_messages.dispatcher import AuditLedger, MarkLedgerReply, ReturnLedger
 from stretto_messages.values import PARTITIONS_MAX, CheckpointRef, DataPartition
 from stretto_runtime import Meta
 from stretto_wire.codec import decode, encode
@@ -30,8 +30,8 @@ META = Meta(seq=1, time_s=1e9, subject="", headers={}, key="j")
 
 def test_every_input_and_request_is_an_event_of_the_ledger() -> None:
     read = {entry.message for entry in Dispatcher.inputs} | set(Dispatcher.rpcs)
-    own = {JobOpened, LedgerRestored, Tick}
-    assert read - {JobSubmitted, CheckpointRestored} == {*get_args(LedgerEvent)} - own
+    own = {JobOpened, LedgerRestored, ReturnAsked, Tick}
+    assert read - {JobSubmitted, CheckpointRestored, ReturnLedger} == {*get_args(LedgerEvent)} - own
 
 
 def test_the_audit_shows_the_books_as_they_are() -> None:
@@ -52,6 +52,16 @@ def restored(document: str) -> Book:
     reference = CheckpointRef(id="c1", url="file:///c1", samples=0, size_bytes=1, ps=1)
     message = CheckpointRestored(job="j", checkpoint=reference, ps=1, ledger=document, request_id="r")
     return SERVICE.to_event(message, META).book
+
+
+def test_the_books_that_a_program_goes_back_to_are_read_and_checked() -> None:
+    book = Book(Source.begin(DataSpec(1280, 10, 8), 2))
+    asked = ReturnLedger(job="j", request_id="r", pod="worker-1", checkpoint="j-000002", ledger=written(book))
+    event = SERVICE.to_event(asked, META)
+    assert event == ReturnAsked("j", LedgerRestored(book, "j-000002"))
+    (reply,) = ShardLedger(LedgerState(job="j", book=book, closed="failed: no")).handle(event, 1.0)
+    assert isinstance(reply, Reply)
+    assert reply.body.answer == "unknown", "the books of a job that is over stay as they are"
 
 
 def test_books_with_a_sample_in_two_places_are_refused() -> None:
