@@ -20,7 +20,6 @@ from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
 
 from ..batches.feed import Feed
 from ..engine.client import FINISHED, Parameters, PushResult
-from ..engine.layout import KeyBatch
 from ..engine.pulling import Pulled
 from ..errors import (
     BatchMisaligned,
