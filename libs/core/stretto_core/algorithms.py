@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoints, entry_points
-from typing import Any
+from typing import Any, cast
 
 from stretto_core.machine import CoreError
 
@@ -27,7 +27,7 @@ class AlgorithmError(CoreError):
 @lru_cache(maxsize=1)
 def _installed(*folders: str) -> EntryPoints:
     """Return the entry points of all that is installed in some folders: 70 ms, so once in a process."""
-    return entry_points()
+    return cast(EntryPoints, entry_points())  # of Python 3.11 another type, which selects likewise
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ class SimulatedServer:
 
     def _asked(self, subject: str, reply: str, data: bytes) -> None:
         try:
-            answer = self.api.ask(subject, reply, data)
+            answer: dict[str, Any] | None = self.api.ask(subject, reply, data)
         except ApiRefusal as refused:
             answer = {"error": refused.body}
         if answer is not None and self._lags(answer):
