@@ -172,14 +172,14 @@ class Loop:
             self.tell(job_ended(job, "gone"))
 
     def _train_in_stages(self, job: str, version: int, now_plan: Plan) -> None:
-        """Let the slowest of two stages bound the steps; the workers of the first wait for the rest of their time."""
+        """Let the slowest of two stages bound the steps: a worker of the first waits for the second in each."""
         first = sum(count for place, count in now_plan.worker_places.items() if not place.stage)
         last = now_plan.workers - first
         (device,) = [group.device for group in now_plan.groups if group.stage]
         reading_s = self.step_time(replace(now_plan, workers=first, groups=()))
         reading_s = self.stage_factor * (reading_s - CORE_COMPUTE_S / now_plan.worker_cpu_cores)
         busy_s = self.compute_s[device] * self.random.lognormvariate(0, self.noise)
-        rate = 512 / max(reading_s / first, busy_s / last)
+        rate = 512 / max((reading_s + busy_s) / first, busy_s / last)
         step_s = first * 512 / rate
         self.done[job] += rate * self.window_s
         measured = profile_measured(job, version, now_plan, step_s, rate, window_s=self.window_s, ps=(SERVER,))

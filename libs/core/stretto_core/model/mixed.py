@@ -2,7 +2,13 @@
 
 Shards are leased and servers are asynchronous: each worker trains at its own pace, so rates add up. Where steps pass
 stages, the slowest stage bounds them: a batch takes max_i tau_i, tau_i being that of stage i (HeterPS Eq. 3, 5).
-Stage 0 does what a worker does beside computing, a later one computes (:meth:`FittedModel.part_s`).
+A later stage computes, t_i a step; beside that a step takes t_0, whoever pulls and pushes (:meth:`FittedModel.part_s`).
+A worker of stage 0 has one batch under way, and waits for all of it, so that with n_i workers
+
+    tau_0 = (t_0 + t_1 + ... + t_K) / n_0;    tau_i = t_i / n_i    for i > 0.
+
+These are both asymptotes of a closed network, N / sum D and 1 / max D (Denning, Buzen, The Operational Analysis of
+Queueing Network Models, Computing Surveys 1978, section 7).
 """
 
 from __future__ import annotations
@@ -42,6 +48,20 @@ def in_words(stage_times_s: Sequence[float]) -> str:
     told = " and ".join(three_digits(1e3 * each_s) for each_s in stage_times_s)
     slowest = max(range(len(stage_times_s)), key=stage_times_s.__getitem__)
     return f"they take {told} ms for a batch, so that stage {slowest} bounds the plan (HeterPS Eq. 3)"
+
+
+def stage_times_s(steps: Iterable[tuple[int, float, float]]) -> tuple[float, ...]:
+    """Return tau_i of each stage, in seconds: its workers share the batches.
+
+    steps: of each group of workers its stage, their number, less what interruptions cost, and t_i of one of them.
+    """
+    workers, per_s = dict[int, float](), dict[int, float]()
+    for stage, count, step_s in steps:
+        workers[stage] = workers.get(stage, 0.0) + count
+        per_s[stage] = per_s.get(stage, 0.0) + count / step_s
+    own_s = {stage: 1 / max(rate, 1e-12) for stage, rate in sorted(per_s.items())}
+    later_s = sum(workers[stage] * time_s for stage, time_s in own_s.items() if stage)
+    return tuple(time_s if stage else time_s + later_s / max(workers[0], 1e-12) for stage, time_s in own_s.items())
 
 
 class GroupRate(NamedTuple):
@@ -125,11 +145,10 @@ class MixedWorkers:
         return float(step_s[0]) * next(ratios, 1.0)
 
     def stage_times_s(self, plan: Plan) -> tuple[float, ...]:
-        """Return the seconds that each stage takes for a batch, tau_i: its workers share the batches."""
-        per_s = [0.0] * plan.stages
-        for group in self.stages(plan):
-            per_s[group.stage] += group.workers * (1 - group.lost) / group.step_s
-        return tuple(1 / max(rate, 1e-12) for rate in per_s)
+        """Return tau_i of each stage of the plan, in seconds."""
+        return stage_times_s(
+            (group.stage, group.workers * (1 - group.lost), group.step_s) for group in self.stages(plan)
+        )
 
     def _type_of(self, group: WorkerGroup) -> DeviceType:
         """Return the type of the group; a type that the cluster has lost has no known price and no interruptions."""

@@ -1,8 +1,9 @@
 """Plans of two stages for a live job: workers that pull rows, and workers on devices that compute (HeterPS §3-§5).
 
-The model has two layers. The first one, the rows, takes what a worker's step takes beside computing, the second one
-what it computes; both are fitted live. The share of a layer's time that more units share comes of two points, one
-worker and two. The placement algorithm finds the cheapest plan of each of some speeds (HeterPS Eq. 1-13).
+The model has two layers. The first one, the rows, takes what a worker's step takes beside computing, and waits for the
+second one, which takes what it computes; both are fitted live. The share of a layer's time that more units share comes
+of two points, one worker and two. The placement algorithm finds the cheapest plan of each of some speeds (HeterPS Eq.
+1-13).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Candidate, GroupProfile, Plan, Resources
 
-from stretto_core.model.mixed import GUESSED_SD, MixedWorkers, StageRatio, in_words
+from stretto_core.model.mixed import GUESSED_SD, MixedWorkers, StageRatio, in_words, stage_times_s
 from stretto_core.model.pareto import NORMAL_90, CandidateProblem, PricedPlan, Verified, pareto_indices
 from stretto_core.model.throughput import Configuration
 from stretto_core.model.types import DeviceType, JobProfile, Stages
@@ -91,16 +92,28 @@ def _front(plans: Iterable[PricedPlan]) -> list[PricedPlan]:
 
 
 def _placed(problem: CandidateProblem, base: Plan, workers_max: int) -> Iterator[Plan]:
-    """Return the plan of least cost for each speed, as far as both stages find room together."""
-    roles = [role for role in _roles(problem, base, workers_max - 1) if role.limit > 0]
-    if {role.stage for role in roles} != {0, 1}:
+    """Return the plan whose workers cost least a sample for each speed, as far as both stages find room together.
+
+    How long a worker with rows waits depends on the type that computes, so each type has a problem of its own.
+    """
+    every = [role for role in _roles(problem, base, workers_max - 1) if role.limit > 0]
+    rows = [role for role in every if not role.stage]
+    asked = [[*rows, dense] for dense in every if dense.stage and rows]
+    profiled = [(_layers(problem, base, roles), roles) for roles in asked]
+    if not profiled:
         return
-    layers = _layers(problem, base, roles)
-    highest = _highest_rate(layers, roles, problem.batch_size)
+    highest = max(_highest_rate(layers, roles, problem.batch_size) for layers, roles in profiled)
+    of_servers = problem.prices.cost_per_hour(base.with_workers(0, ()).resources(problem.grid.extended))
+
+    def cost(plan: Plan) -> float:
+        per_hour = problem.prices.cost_per_hour(plan.resources(problem.grid.extended)) - of_servers
+        return per_hour / problem.workers.throughput(plan)
+
     for rate in np.geomspace(SLOWEST * highest, highest * (1 - 1e-9), SPEEDS):
-        plan = _placed_at(problem, base, layers, roles, float(rate))
-        if plan is not None and plan.workers <= workers_max and _has_room(problem, plan):
-            yield plan
+        found = [_placed_at(problem, base, layers, roles, float(rate)) for layers, roles in profiled]
+        fit = [plan for plan in found if plan and plan.workers <= workers_max and _has_room(problem, plan)]
+        if fit:
+            yield min(fit, key=cost)
 
 
 def _placed_at(
@@ -275,13 +288,11 @@ def measured_ratios(workers: MixedWorkers, event: ProfileMeasured, before: Seque
 
 
 def measured_times_s(event: ProfileMeasured) -> tuple[float, ...]:
-    """Return the seconds that each stage of a plan took for a batch in a window, tau_i of HeterPS Eq. 3: its workers
-    share the batches. Empty for a plan of one stage, and while a stage has no steps."""
-    per_s = [0.0] * event.plan.stages
-    for group in event.groups:
-        if group.step_time_s > 0:
-            per_s[group.stage] += group.workers / _own_s(group)
-    return tuple(1 / rate for rate in per_s) if len(per_s) > 1 and all(per_s) else ()
+    """Return the seconds that each stage of a plan took for a batch in a window, tau_i of HeterPS Eq. 3. Empty for a
+    plan of one stage, and while a stage has no steps."""
+    seen = [(group.stage, group.workers, _own_s(group)) for group in event.groups if group.step_time_s > 0]
+    found = stage_times_s(seen) if event.plan.stages > 1 else ()
+    return found if len(found) == event.plan.stages else ()
 
 
 def _own_s(group: GroupProfile) -> float:
