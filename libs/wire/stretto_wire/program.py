@@ -83,8 +83,8 @@ class ProgramSpec(Spec):
         if progress is None:
             return None
         try:
-            groups = re.compile(progress).groups
-        except re.error as error:
+            groups = re.compile(progress.encode()).groups  # as bytes, since a program prints those
+        except (re.error, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"a regular expression, as in step (\\d+); {error}") from None
         if groups != 1:
             raise ValueError(f"one group around the number of steps, as in step (\\d+); there are {groups or 'none'}")

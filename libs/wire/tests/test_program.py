@@ -37,6 +37,8 @@ def test_a_program_without_a_dataset_is_one_run_of_one_worker() -> None:
         ("name: a\nprogram: python train.py", "program", "a mapping with the fields command"),
         ("name: a\nprogram: {command: []}\ndataset: {samples: 5}", "program.command", "the command and its arguments"),
         (PROGRAM.replace("]}", "], progress: 'step ('}"), "program.progress = step (", "a regular expression, as in"),
+        (PROGRAM.replace("]}", "], progress: '(?u)(.)'}"), "program.progress", "a regular expression, as in"),
+        (PROGRAM.replace("]}", "], progress: '(a{9999999999})'}"), "program.progress", "a regular expression, as in"),
         (PROGRAM.replace("]}", "], progress: step}"), "program.progress", "one group around the number of steps"),
         (LEASED.replace("]}", "], progress: 'step (.)'}"), "program.progress = step (.)", "leave it out from level 1"),
         (LEASED.replace("]}", "], resize: restart}"), "program.resize", "live, none"),
