@@ -49,7 +49,8 @@ class Dispatcher(Service[DispatcherSettings, LedgerState, ShardLedger]):
             lineage = restore_number(message.request_id)
             return LedgerRestored(document.read(message.ledger), message.checkpoint.id, lineage)
         if isinstance(message, ReturnLedger):
-            return ReturnAsked(message.job, LedgerRestored(document.read(message.ledger), message.checkpoint))
+            books = LedgerRestored(document.read(message.ledger), message.checkpoint)
+            return ReturnAsked(message.job, message.pod, books)
         return message
 
     def to_message(self, key: str, fact: object) -> Message | None:

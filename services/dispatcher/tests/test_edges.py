@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 from stretto_core.dispatcher.book import Book, Shard
 from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored, ReturnAsked
-from stretto_core.dispatcher.machine import LedgerEvent, ShardLedger
+from stretto_core.dispatcher.machine import COMPLETED, LedgerEvent, ShardLedger
 from stretto_core.dispatcher.source import DataSpec, Source
 from stretto_core.dispatcher.state import LedgerState
 from stretto_core.machine import Reply, Tick
@@ -58,10 +58,13 @@ def test_the_books_that_a_program_goes_back_to_are_read_and_checked() -> None:
     book = Book(Source.begin(DataSpec(1280, 10, 8), 2))
     asked = ReturnLedger(job="j", request_id="r", pod="worker-1", checkpoint="j-000002", ledger=written(book))
     event = SERVICE.to_event(asked, META)
-    assert event == ReturnAsked("j", LedgerRestored(book, "j-000002"))
-    (reply,) = ShardLedger(LedgerState(job="j", book=book, closed="failed: no")).handle(event, 1.0)
-    assert isinstance(reply, Reply)
-    assert reply.body.answer == "unknown", "the books of a job that is over stay as they are"
+    assert event == ReturnAsked("j", "worker-1", LedgerRestored(book, "j-000002"))
+    over = (LedgerState(closed=closed) for closed in ("failed: no", COMPLETED))
+    for state in (*over, LedgerState(exited={"worker-1": 0.5})):
+        state.job, state.book = "j", book
+        (reply,) = ShardLedger(state).handle(event, 1.0)
+        assert isinstance(reply, Reply)
+        assert reply.body.answer == "unknown", "the books stay as they are"
 
 
 def test_books_with_a_sample_in_two_places_are_refused() -> None:

@@ -47,6 +47,7 @@ class ReturnAsked:
     """A worker asks for the books of a checkpoint that its program has loaded."""
 
     job: str
+    pod: str
     restored: LedgerRestored
 
 

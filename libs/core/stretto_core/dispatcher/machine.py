@@ -270,13 +270,19 @@ class ShardLedger:
         return self._progress(now, returned) + self._settle()
 
     def _return(self, event: ReturnAsked, now: float) -> list[Action]:
-        """Go back with the parameters of a program; refused once the job is over, whose books stay as they are."""
-        book = self.state.book
-        if book is None or self.state.closed not in ("", COMPLETED):
+        """Go back with the parameters of a program.
+
+        Refused once the job is over, whose books stay as they are, and to a pod whose end was told. Raises LedgerError
+        for books of other data.
+        """
+        st, restored = self.state, event.restored
+        if st.book is None or st.closed or event.pod in st.exited:
             return [Reply(ReturnLedgerReply(job=event.job, answer="unknown"))]
-        actions = self._restore(event.restored, now)
-        done = self.state.book.samples_done if self.state.book is not None else 0
-        return [*actions, Reply(ReturnLedgerReply(job=event.job, answer="ok", samples_done=done))]
+        if not st.book.source.same_data(restored.book.source):
+            remedy = "one of this job's data; another job of this name has used this store: remove its folder there"
+            raise LedgerError("checkpoint", restored.checkpoint, remedy)
+        actions = self._restore(restored, now)
+        return [*actions, Reply(ReturnLedgerReply(job=event.job, answer="ok", samples_done=st.book.samples_done))]
 
     def _columns_lost(self, event: ParametersLost) -> None:
         """Until the columns are back nothing completes. A completed job is reopened: they lack its last shards."""

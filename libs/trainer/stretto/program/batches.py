@@ -61,7 +61,9 @@ class Batches:
                 self._given_at_s, self._is_begun = time.monotonic(), True
                 return f"{BATCH} {first} {first + self._given}"
             reply = self._leases.next(0)
-            if reply is not None and reply.answer == "end":
+            if reply is not None and reply.stale:  # the shard is trained again, and the parameters have it
+                self.lost |= self._consistent
+            if reply is not None and reply.answer == "end" and not self.lost:
                 self.ended = True
                 return END
             self._wait(reply)

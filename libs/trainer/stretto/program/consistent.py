@@ -14,7 +14,7 @@ from stretto_messages.base import Message
 from stretto_messages.dispatcher import MarkLedger, MarkLedgerReply, ReturnLedger, ReturnLedgerReply
 
 from ..agent import CHECKPOINT, DONE, LEAVE, LOAD, REFUSED, RESTORED, SAVE, SAVED, UNSAVED
-from ..errors import BusError, DataError
+from ..errors import BusError, CallRefused, DataError
 from ..pod.bus import PodBus
 from ..worker.leases import Leases
 from .batches import AGAIN_S, LEFT, Batches
@@ -39,6 +39,7 @@ class Consistent:
 
     def begin(self) -> None:
         """Return the ledger to the last checkpoint, before the program begins. Raises DataError."""
+        self._kept.clear()
         last = self._kept.last()
         if last is None:
             mark = self._marked()
@@ -49,15 +50,26 @@ class Consistent:
                 )
             last = self._kept.beginning(mark.ledger)
         else:
+            self._return(last)
+        self._last = last
+
+    def _return(self, to: KeptCheckpoint) -> None:
+        """Return the ledger, once the dispatcher has the books of the job. Raises DataError: it refuses these books."""
+        while True:
             request = ReturnLedger(
                 job=self._bus.job,
                 pod=self._bus.pod,
                 request_id=self._bus.request_id(ReturnLedger),
-                checkpoint=last.name,
-                ledger=last.ledger,
+                checkpoint=to.name,
+                ledger=to.ledger,
             )
-            self._asked(request, ReturnLedgerReply)
-        self._last = last
+            try:
+                if self._asked(request, ReturnLedgerReply).answer == "ok":
+                    return
+            except CallRefused as error:
+                raise DataError(str(error)) from error
+            if self._leaving.wait(AGAIN_S):
+                raise BusError("the worker is to leave, and the dispatcher has no open books of its job")
 
     def answer(self, request: str) -> str:
         """Return the answer to a request of the program about checkpoints."""
@@ -86,6 +98,8 @@ class Consistent:
         return f"call stretto.agent.restored(load) before samples(): the job goes on from {self._last.name}"
 
     def _restored(self) -> str:
+        if self._batches.ended or self._leases.shard is not None:  # the books would not go back with the parameters
+            return f"{REFUSED} a batch was taken already: call restored once, before the loop over samples()"
         self._is_loaded = True
         last = self._last
         return f"{LOAD} {last.parameters}" if last is not None and last.parameters is not None else DONE

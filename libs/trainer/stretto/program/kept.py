@@ -6,6 +6,7 @@ one has no parameters: it is the ledger before the first sample.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -27,10 +28,8 @@ _FILE = "file://"
 class KeptCheckpoint:
     """A complete checkpoint. ``parameters``: the folder that the program filled; None: the job's beginning."""
 
-    number: int
     name: str
     ledger: str
-    samples: int
     parameters: Path | None
 
 
@@ -56,6 +55,17 @@ class KeptCheckpoints:
         shutil.rmtree(part, ignore_errors=True)
         (part / "parameters").mkdir(parents=True)
         return part / "parameters"
+
+    def clear(self) -> None:
+        """Remove what workers before this one began and did not complete.
+
+        A folder is taken away before it is emptied: a worker that was taken for dead completes it whole, or not at all.
+        """
+        for part in (*self._folder.glob(".*.part"), *self._folder.glob(".*.gone")):
+            gone = part.with_suffix(".gone")
+            with contextlib.suppress(OSError):  # it was completed, or another worker takes it away
+                part.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
 
     def drop(self) -> None:
         """Remove what was begun."""
@@ -102,7 +112,7 @@ class KeptCheckpoints:
         try:
             manifest = json.loads((path / MANIFEST).read_bytes())
             parameters = path / "parameters" if manifest["parameters"] else None
-            return KeptCheckpoint(number, path.name, manifest["ledger"], manifest["samples"], parameters)
+            return KeptCheckpoint(path.name, manifest["ledger"], parameters)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(
                 f"the checkpoint {path} cannot be read: {error}; remove it, and the one before counts"

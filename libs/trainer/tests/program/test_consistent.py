@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 from ledger_bus import LedgerBus
 from stretto.agent import BATCH, CHECKPOINT, DONE, END, LEAVE, LOAD, REFUSED, RESTORED, SAVE, SAVED, UNSAVED
-from stretto.errors import DataError
+from stretto.errors import CallRefused, DataError
 from stretto.program.batches import Batches
 from stretto.program.consistent import Consistent
 from stretto.program.kept import KEPT, KeptCheckpoints
 from stretto.worker.leases import Leases
 from stretto.worker.step_timer import StepTimer
 from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored, ReturnAsked
-from stretto_core.dispatcher.source import DataSpec
+from stretto_core.dispatcher.source import DataSpec, LedgerError
+from stretto_core.machine import Tick
 from stretto_dispatcher import document
 from stretto_messages.actuator import PodExited
-from stretto_messages.dispatcher import MarkLedgerReply, ReturnLedger
+from stretto_messages.dispatcher import MarkLedgerReply, ReturnLedger, ReturnLedgerReply
 
 SAMPLES, BATCH_SIZE, EVERY = 1_000, 10, 7
 
@@ -30,17 +31,21 @@ SAMPLES, BATCH_SIZE, EVERY = 1_000, 10, 7
 class Job(LedgerBus):
     """A ledger, behind the dispatcher's documents."""
 
-    def __init__(self, folder: Path, samples: int = SAMPLES) -> None:
+    def __init__(self, folder: Path, data: str = "") -> None:
         super().__init__()
         self.ledger = type(self.ledger)()
-        self.tell(JobOpened("j", DataSpec(samples, BATCH_SIZE, 2), 2))
+        self.tell(JobOpened("j", DataSpec(SAMPLES, BATCH_SIZE, 2, name=data), 2))
         self.folder, self.workers = folder, 0
         self.repeated: list[int] = []
 
     def call(self, request: Any, reply: Any, timeout_s: float) -> Any:
         if isinstance(request, ReturnLedger):
-            request = ReturnAsked(request.job, LedgerRestored(document.read(request.ledger), request.checkpoint))
-        found = self.tell(request)
+            books = LedgerRestored(document.read(request.ledger), request.checkpoint)
+            request = ReturnAsked(request.job, request.pod, books)
+        try:
+            found = self.tell(request)
+        except LedgerError as error:
+            raise CallRefused(str(error)) from error
         if isinstance(found, LedgerMark):
             return MarkLedgerReply(
                 job=found.job, answer="ok", ledger=document.written(found.book), samples_done=found.samples_done
@@ -50,6 +55,12 @@ class Job(LedgerBus):
     def worker(self) -> Worker:
         self.workers += 1
         return Worker(self, f"worker-{self.workers}")
+
+    def expired(self, pod: str) -> None:
+        """Give the shard of a worker back that was not heard for too long, as the next tick does."""
+        worker = self.ledger.state.workers[pod]
+        worker.heard_at_s = worker.moved_at_s = -1e6
+        self.tell(Tick())
 
     def exited(self, pod: str) -> None:
         self.tell(PodExited(job="j", pod=pod, role="worker", reason="killed", exit_code=137))
@@ -76,8 +87,7 @@ class Worker:
     def load(self) -> None:
         word, _, folder = self.kept.answer(RESTORED).partition(" ")
         if word == LOAD:
-            stored = json.loads(Path(folder, "parameters.json").read_text())
-            self.parameters = Counter({int(sample): count for sample, count in stored.items()})
+            self.parameters = stored(Path(folder))
 
     def train(self) -> str:
         word, *numbers = self.batches.next().split(" ")
@@ -96,6 +106,12 @@ class Worker:
         word = self.kept.answer(SAVED).partition(" ")[0]
         self.since = 0
         return word
+
+
+def stored(folder: Path) -> Counter[int]:
+    """Return the parameters of a checkpoint."""
+    told = json.loads((folder / "parameters.json").read_text())
+    return Counter({int(sample): count for sample, count in told.items()})
 
 
 class PodOf:
@@ -146,9 +162,10 @@ def test_each_sample_counts_once_in_the_parameters_that_survive(seed: int, tmp_p
     assert job.repeated, "nobody was killed"
     assert max(job.repeated) <= EVERY, "no more than one interval is trained again"
     assert job.done == 2 * SAMPLES
-    again = job.worker()
-    again.load()
-    assert again.parameters == parameters, "the last checkpoint has them"
+    last = KeptCheckpoints(f"file://{tmp_path}", "j", "worker-0").last()
+    assert last is not None
+    assert last.parameters is not None
+    assert stored(last.parameters) == parameters, "the last checkpoint has them"
 
 
 def test_without_a_checkpoint_a_job_goes_back_to_its_beginning(tmp_path: Path) -> None:
@@ -224,6 +241,53 @@ def test_a_lease_that_another_worker_has_ends_the_program(tmp_path: Path) -> Non
     assert worker.train() == LEAVE
 
 
+def test_a_shard_that_is_reported_too_late_ends_the_program(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    worker = job.worker()
+    worker.train()
+    worker.train()
+    assert job.ledger.state.workers["worker-1"].lease.length == 2 * BATCH_SIZE  # type: ignore[union-attr]
+    job.expired("worker-1")
+    assert worker.train() == LEAVE, "its parameters have a shard that is handed out again"
+    assert worker.save() == LEAVE
+
+
+def test_parameters_alone_do_not_go_back(tmp_path: Path) -> None:
+    worker = Job(tmp_path).worker()
+    worker.load()
+    worker.train()
+    assert worker.save() == DONE
+    assert worker.kept.answer(RESTORED).startswith(f"{REFUSED} a batch was taken already")
+
+
+def test_a_worker_waits_until_its_books_have_gone_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = Job(tmp_path)
+    first = job.worker()
+    for _ in range(3):
+        first.train()
+    assert first.save() == DONE
+    for _ in range(9):
+        first.train()
+    answers = [ReturnLedgerReply(job="j", answer="unknown")]
+    call = job.call
+    monkeypatch.setattr(job, "call", lambda *asked: answers.pop() if answers else call(*asked))
+    job.worker()
+    assert not answers
+    assert job.done == 2 * BATCH_SIZE, "the whole shards at the checkpoint"
+
+
+def test_what_a_killed_worker_began_to_save_is_removed(tmp_path: Path) -> None:
+    job = Job(tmp_path)
+    killed = job.worker()
+    killed.train()
+    assert killed.save(until="written") == "written"
+    (tmp_path / ".worker-0.gone" / "parameters").mkdir(parents=True)
+    job.worker()
+    assert [path.name for path in tmp_path.iterdir()] == ["j-000000"]
+    assert killed.kept.answer(SAVED).startswith(f"{REFUSED} the checkpoint cannot be stored")
+    assert [path.name for path in tmp_path.iterdir()] == ["j-000000"]
+
+
 def test_a_store_without_its_checkpoints_is_not_taken_for_a_beginning(tmp_path: Path) -> None:
     job = Job(tmp_path / "store")
     (tmp_path / "store").mkdir()
@@ -234,6 +298,14 @@ def test_a_store_without_its_checkpoints_is_not_taken_for_a_beginning(tmp_path: 
     job.folder = tmp_path
     with pytest.raises(DataError, match="10 samples are trained, and no checkpoint of this job is in its store"):
         job.worker()
+
+
+def test_a_checkpoint_of_another_job_of_this_name_is_not_taken_for_one_of_this_job(tmp_path: Path) -> None:
+    worker = Job(tmp_path, "of job j at 1").worker()
+    worker.train()
+    assert worker.save() == DONE
+    with pytest.raises(DataError, match=r"checkpoint is .j-000001.; .* another job of this name has used this store"):
+        Job(tmp_path, "of job j at 2").worker()
 
 
 def test_a_store_that_is_no_folder_is_refused() -> None:
