@@ -96,7 +96,7 @@ def samples() -> Iterator[range]:
             first, stop = rest.split()
             yield range(int(first), int(stop))
     finally:
-        if not is_over:  # the batch that the loop was left in does not count as trained
+        if not is_over and line in _lines:  # the batch that the loop was left in does not count as trained
             _hang_up()
 
 

@@ -72,6 +72,24 @@ def test_a_socket_that_is_gone_is_an_error_with_a_remedy(monkeypatch: pytest.Mon
         next(stretto.agent.samples())
 
 
+def test_a_loop_that_ends_late_leaves_the_connection_of_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Line:
+        def ask(self, request: str) -> tuple[str, str]:
+            return stretto.agent.BATCH, "0 8"
+
+        def close(self) -> None:
+            closed.append(self)
+
+    closed: list[Line] = []
+    monkeypatch.setattr(stretto.agent, "_Line", Line)
+    loops = [stretto.agent.samples() for _ in range(2)]
+    assert [next(each) for each in loops] == [range(8)] * 2
+    for each, lines in zip(loops, (1, 2), strict=True):
+        each.close()  # type: ignore[attr-defined]
+        assert len(closed) == lines
+    assert not stretto.agent._lines
+
+
 def leased() -> tuple[LedgerBus, Leases]:
     bus = LedgerBus()
     leases = Leases(cast("Any", bus), threading.Event())
