@@ -70,7 +70,7 @@ def test_memory_that_threads_have_freed_goes_back():
 
     with ThreadPoolExecutor(4) as pool:
         kept = list(pool.map(lambda _: use(), range(4)))
-        before = resident_bytes()
         kept.clear()
+        before = resident_bytes()
         give_back_freed_memory()
         assert resident_bytes() < before
