@@ -29,7 +29,8 @@ def audit(options: GatewayOptions, job: JobArgument) -> None:
     with options.connect() as gateway:
         found, view = gateway.audit(job), gateway.job(job)
         program = view["spec"].get("program")
-    options.answer(found, lambda: shown(found, view["level"] if program else None, view.get("guarantee", "")))
+    level = view.get("level", program["level"]) if program else None
+    options.answer(found, lambda: shown(found, level, view.get("guarantee", "")))
     if not found["columns"] and not program:
         raise CliError(f"the books of {job} cannot be compared now: {'; '.join(found['findings'])}")
     if not found["exact"]:
