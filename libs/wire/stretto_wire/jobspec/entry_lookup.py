@@ -14,6 +14,10 @@ from .spec import JobSpec
 SOURCE_BYTES = 1 << 20
 """Largest module that is read for its names; a larger one is taken for right."""
 _COMPILED = (".so", ".pyc")
+_ABSOLUTE = (
+    "an absolute path, since each pod starts in a folder of its own; `stretto submit` finds one beside the job file, "
+    "if there is such a folder"
+)
 
 
 def faults_of_entry(spec: JobSpec) -> list[Finding]:
@@ -27,7 +31,7 @@ def faults_of_entry(spec: JobSpec) -> list[Finding]:
     if model.code is not None or model.requirements or spec.files:
         return []
     if model.path is not None and not os.path.isabs(model.path):
-        return [finding(("model", "path"), model.path, "an absolute path: each pod starts in a folder of its own")]
+        return [finding(("model", "path"), model.path, _ABSOLUTE)]
     if model.path is not None and not os.path.isdir(model.path):
         return [finding(("model", "path"), model.path, "there is no such folder where the pods run")]
     module, _, name = model.entry.partition(":")
@@ -48,7 +52,7 @@ def faults_of_entry(spec: JobSpec) -> list[Finding]:
 def _faults_of_path(path: str | None) -> list[Finding]:
     if path is None or (os.path.isabs(path) and os.path.isdir(path)):
         return []
-    remedy = "there is no such folder where the pods run" if os.path.isabs(path) else "an absolute path"
+    remedy = "there is no such folder where the pods run" if os.path.isabs(path) else _ABSOLUTE
     return [finding(("program", "path"), path, remedy)]
 
 

@@ -54,9 +54,9 @@ def test_what_is_not_there_is_named_with_its_field_and_remedy(code: Path) -> Non
     assert (field, remedy) == ("model.entry", f"{code}/shop/bare/deep.py has no inner; it has Clicks")
     assert faults("no_such:Clicks")[0][1].endswith("correct it, or set model.path to the folder that has it")
     assert faults("stretto.examples.wide_deeep:WideDeep")[0][0] == "model.entry"
-    assert faults("shop.models:Clicks", "src") == [
-        ("model.path", "an absolute path: each pod starts in a folder of its own")
-    ]
+    ((field, remedy),) = faults("shop.models:Clicks", "src")
+    assert field == "model.path"
+    assert remedy.startswith("an absolute path, since each pod")
     assert faults("shop.models:Clicks", code / "none") == [("model.path", "there is no such folder where the pods run")]
 
 

@@ -15,6 +15,7 @@ from stretto_wire.jobspec.devices import DeviceTypeSpec
 from stretto_wire.jobspec.entry_lookup import faults_of_entry
 from stretto_wire.jobspec.spec import JobSpec
 from stretto_wire.policy.allowed import VARIABLES, Allowed
+from stretto_wire.program import CONSISTENT
 from stretto_wire.rest.problems import Kind
 from stretto_wire.rest.views import OVER, JobView, Status
 from stretto_wire.stores.urls import canonical
@@ -253,7 +254,8 @@ def check_has_parameters(view: JobView) -> None:
     """Refuse a checkpoint of a job whose parameters Stretto does not know. Raises Problem 409."""
     if view.spec.program is not None:
         text = f"{view.name} runs a program, which keeps its own parameters: there is nothing that Stretto could save"
-        raise conflict(view, "runs-program", text, "let the program save its model by itself")
+        remedy = "call stretto.agent.checkpoint" if view.level == CONSISTENT else "save its model by itself"
+        raise conflict(view, "runs-program", text, f"let the program {remedy}")
 
 
 def changed_plan(view: JobView, workers: int | None, ps: int | None) -> Plan:
@@ -268,9 +270,9 @@ def changed_plan(view: JobView, workers: int | None, ps: int | None) -> Plan:
     asked = {name: count for name, count in (("workers", workers), ("ps", ps)) if count is not None}
     if ps is not None:
         check_has_no_program(view, "ps", ps, "there are no parameter servers")
-    if view.level == 0 and workers not in (None, 1):
+    if view.level in (0, CONSISTENT) and workers not in (None, 1):
         text = f"{view.name} runs all of its program in one worker: {view.guarantee}"
-        remedy = "1; from level 1 on, a program reads stretto.agent.samples, and workers share them"
+        remedy = "1; at level 1, a program reads stretto.agent.samples, and workers share them"
         raise Problem(422, "runs-program", text, field="workers", value=workers, remedy=remedy)
     for name, count in asked.items():
         least, most = limits[name].min, limits[name].max

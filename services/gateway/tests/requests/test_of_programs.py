@@ -35,6 +35,7 @@ def view(level: int, **more: object) -> JobView:
         (lambda job: checks.check_has_parameters(job), 1, "keeps its own parameters"),
         (lambda job: checks.changed_plan(job, None, 2), 1, "there are no parameter servers"),
         (lambda job: checks.changed_plan(job, 2, None), 0, "all of its program in one worker: level 0"),
+        (lambda job: checks.changed_plan(job, 2, None), 2, "all of its program in one worker: level 2"),
         (
             lambda job: checks.check_has_no_program(job, "data", 2, "data workers prepare batches for models alone"),
             1,
@@ -50,7 +51,14 @@ def test_what_a_program_cannot_have_is_refused_with_the_reason(
     assert caught.value.kind == "runs-program"
 
 
-def test_workers_may_be_asked_for_from_level_1_on() -> None:
+@pytest.mark.parametrize(("level", "remedy"), [(1, "save its model by itself"), (2, "stretto.agent.checkpoint")])
+def test_a_refused_checkpoint_says_what_the_program_can_do_by_itself(level: int, remedy: str) -> None:
+    with pytest.raises(Problem, match="nothing that Stretto could save") as caught:
+        checks.check_has_parameters(view(level))
+    assert remedy in caught.value.remedy
+
+
+def test_workers_may_be_asked_for_at_level_1() -> None:
     assert checks.changed_plan(view(1), 3, None).workers == 3
 
 
