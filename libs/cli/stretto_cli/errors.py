@@ -58,7 +58,7 @@ def of_client(error: ClientError) -> CliError:
     if not isinstance(error, Refused):
         return CliError(str(error))
     kind = BadInput if error.status in _OF_INPUT else CliError
-    if error.kind in ("bad-job", "bad-request"):
+    if error.kind in ("bad-job", "bad-request") or error.count > 1:
         return kind("refused by the gateway", [asdict(one) for one in error.findings], error.count)
     remedy = f"\n  remedy: {error.remedy}" if error.remedy not in error.detail else ""  # a finding's detail has it
     page = f"\n  more: {error.page}" if error.page else ""

@@ -66,6 +66,13 @@ def test_a_refusal_tells_its_remedy_once() -> None:
         assert told.count(remedy) == 1, told
 
 
+def test_a_refusal_of_several_values_tells_each() -> None:
+    found = [Finding("devices", "gpu-c", "here are: gpu-a"), Finding("groups", "gpu-b", "name it as well")]
+    told = str(of_client(Refused(422, "beyond-cluster", f"{found[0]} (and 1 more)", findings=found, count=2)))
+    assert "name it as well" in told
+    assert "1 more" not in told
+
+
 @pytest.mark.parametrize("by", ["option", "environment"])
 def test_job_names_are_completed_from_the_folder_that_is_named(installed: Installed, tmp_path: Path, by: str) -> None:
     name, file = write_spec(tmp_path)

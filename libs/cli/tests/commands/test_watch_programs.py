@@ -78,9 +78,13 @@ def test_an_audit_begins_with_what_the_level_promises() -> None:
     found = dict.fromkeys(
         ("samples_total", "samples_done", "samples_given_up", "samples_in_flight", "samples_waiting",
          "samples_recomputed"), 7,
-    ) | {"findings": []}  # fmt: skip
+    ) | {"findings": [], "returns": [], "job": "a", "quiet": True}  # fmt: skip
     assert shown(audit.shown(found, 1, PROMISES[1])).splitlines()[0].startswith(PROMISES[1][:60])
     assert "samples" not in shown(audit.shown(found, 0, "level 0"))
+    flying = {**found, "quiet": False}
+    assert "7 samples in flight: it still trains. Audit again" in shown(audit.shown(flying, 2, "level 2"))
+    assert "it still runs. Audit again" in shown(audit.shown(flying, 0, "level 0"))
+    assert "Audit again" not in shown(audit.shown(found, 2, "level 2"))
 
 
 def test_a_second_start_says_that_nothing_was_started() -> None:

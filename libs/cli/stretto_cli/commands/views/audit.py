@@ -103,7 +103,8 @@ def _of_program(found: Json, level: int, guarantee: str) -> RenderableType:
         made.add_row(title, f"{found[name]:,}")
     failed = [f"[red]{escape(finding)}[/red]" for finding in found["findings"]]
     back = [escape(line) for line in returned(found["returns"])] if level == CONSISTENT else []
-    return Group(guarantee, *([made] if level else []), *back, *failed)
+    still = [] if found["quiet"] else [_still(found) if level else f"it still runs. {_again(found)}"]
+    return Group(guarantee, *([made] if level else []), *back, *failed, *still)
 
 
 def _verdict(found: Json) -> str:
@@ -119,11 +120,16 @@ def _verdict(found: Json) -> str:
         )
     if found["quiet"]:
         return verdict
-    flying = counted(found["samples_in_flight"], "sample")
-    return (
-        f"{verdict} so far, with {flying} in flight: it still trains. Audit again after its end, for which "
-        f"`stretto watch {escape(found['job'])}` waits"
-    )
+    return f"{verdict} so far, with {_still(found)}"
+
+
+def _still(found: Json) -> str:
+    """Say that a job is not over, so that its books cannot be proven."""
+    return f"{counted(found['samples_in_flight'], 'sample')} in flight: it still trains. {_again(found)}"
+
+
+def _again(found: Json) -> str:
+    return f"Audit again after its end, for which `stretto watch {escape(found['job'])}` waits"
 
 
 def returned(returns: list[Json]) -> list[str]:
@@ -134,8 +140,8 @@ def returned(returns: list[Json]) -> list[str]:
         gained, undone = f"{each['samples_gained']:,}", f"{each['samples_undone']:,}"
         if each["backup_at_s"] is None:
             lines.append(
-                f"{at}: parameters were lost; back to checkpoint {checkpoint}; {undone} samples after it are trained "
-                "again"
+                f"{at}: parameters were lost; back to checkpoint {checkpoint}; {undone} samples of shards that were "
+                "done after it are trained again, and what was trained of a shard under way"
             )
             continue
         lines.append(
