@@ -23,6 +23,10 @@ class Fenced(BusFault):
     """A newer owner has written its fence or its epoch: the refused write must not be repeated."""
 
 
+class Unreadable(BusFault):
+    """A stored message that a reader needs cannot be read: its bytes are damaged."""
+
+
 class NobodyListens(BusFault):
     """The subject has no subscriber at the moment."""
 

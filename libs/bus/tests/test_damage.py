@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from runtime_counting import add
 from runtime_live import connect
-from stretto_bus.faults import BusFault
+from stretto_bus.faults import Unreadable
 from stretto_bus.reading import damage, ordered_consumer
 from stretto_bus.reading.damage import Count, Damage, find_damage, without
 from stretto_bus.reading.ordered_consumer import OrderedConsumer, scan
@@ -143,7 +143,7 @@ async def test_a_reader_gets_everything_else_and_does_not_wait_for_what_cannot_b
         read = [stored.seq async for stored in scan(client.bus, STREAM, [">"])]
         assert read == [seq for seq in range(1, COUNT + 1) if seq != 16]
         assert [stored async for stored in scan(client.bus, STREAM, [SUBJECT])] == []
-        with pytest.raises(BusFault, match="message 16 of STRETTO, or one before it, cannot be read"):
+        with pytest.raises(Unreadable, match="message 16 of STRETTO, or one before it, cannot be read"):
             _ = [stored async for stored in scan(client.bus, STREAM, [SUBJECT], until=16)]
         consumer = await OrderedConsumer.open(client.bus, STREAM, [SUBJECT])
         async with asyncio.timeout(60):

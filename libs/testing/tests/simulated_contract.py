@@ -12,7 +12,7 @@ from stretto_bus.bus import Bus, Msg
 from stretto_bus.faults import BusFault, Fenced, NobodyListens
 from stretto_bus.reading.durable import Durable
 from stretto_bus.reading.newest import newest
-from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored, read
+from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored, last_of, read
 from stretto_bus.writer import Fence, OutgoingMessage, check_server, store_together
 from stretto_installation.provision import make_stream
 from stretto_wire.contract.registry import PARTITIONS, PATTERN_OF_STREAM, STORED_AS, partition_of
@@ -76,6 +76,15 @@ async def a_fence_is_checked_before_an_id(bus: Bus, name: str) -> None:
     assert await bus.store(f"{name}.a", b"1", fence) == 1
     with pytest.raises(Fenced):
         await bus.store(f"{name}.a", b"1", fence)
+
+
+async def a_refusal_tells_the_last_of_a_subject(bus: Bus, name: str) -> None:
+    await stream(bus, name)
+    assert await last_of(bus, f"{name}.a") == 0
+    for subject in ("a", "a", "b"):
+        await bus.store(f"{name}.{subject}", b"")
+    assert [await last_of(bus, f"{name}.{subject}") for subject in ("a", "b", "c")] == [2, 3, 0]
+    assert len(await read(bus, name, [f"{name}.>"])) == 3
 
 
 async def subjects_get_their_partition(bus: Bus, name: str) -> None:
@@ -273,6 +282,7 @@ CONTRACTS: list[Contract] = [
     an_id_is_stored_once_within_the_window,
     a_fence_refuses_whoever_does_not_know_the_last_of_its_subject,
     a_fence_is_checked_before_an_id,
+    a_refusal_tells_the_last_of_a_subject,
     subjects_get_their_partition,
     the_last_of_a_subject_replaces_the_one_before,
     a_consumer_of_the_last_ones_goes_on_with_what_comes,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from nats.aio.msg import Msg
 from stretto_wire.surroundings import new_id
 
 from stretto_bus.bus import Bus, Subscription
-from stretto_bus.faults import BusFault
+from stretto_bus.faults import BusFault, Fenced, Unreadable
 from stretto_bus.received import Headers
 
 HEARTBEAT_S = 10.0
@@ -39,6 +40,11 @@ PULL_BYTES = 16 << 20
 HEARTBEAT, EXPIRED, ENDED = "100", "408", "409"
 SATISFIED = ("Batch Completed", "Message Size Exceeds MaxBytes")
 """Descriptions of the status that ends a pull request with nothing lost."""
+
+NEVER_SEQ = 1 << 62
+"""A sequence that no stream reaches."""
+LAST = re.compile(r"wrong last sequence: ([0-9]+)")
+"""Words of the refusal of a message that expects another last sequence."""
 
 NO_HEADERS = Headers()
 
@@ -393,6 +399,7 @@ async def scan(
     names a sequence that ``filters`` match: the scan does not end before it has brought a message from ``until`` on.
 
     Raises:
+        Unreadable: the bytes of the message ``until``, or of one before it, are damaged.
         BusFault: the server stopped in the middle.
     """
     consumer = await OrderedConsumer.open(bus, stream, filters, start, **options)
@@ -402,7 +409,7 @@ async def scan(
             async with asyncio.timeout(SILENCE_S):
                 batch = await consumer.batch()
             if not batch and reached < until:
-                raise BusFault(f"message {until} of {stream}, or one before it, cannot be read")
+                raise Unreadable(f"message {until} of {stream}, or one before it, cannot be read")
             for stored in batch:
                 left, reached = left - 1, stored.seq
                 yield stored
@@ -412,6 +419,24 @@ async def scan(
         raise BusFault(f"the server stopped in the middle of {' and '.join(filters)}") from None
     finally:
         await consumer.close()
+
+
+async def last_of(bus: Bus, subject: str) -> int:
+    """Return the last sequence of a subject in its stream, 0 if it has none: a bound for ``scan``.
+
+    The leader of the stream tells the sequence when it refuses a message that expects another one, so whoever may
+    write there may ask. Nothing is stored.
+
+    Raises:
+        BusFault: there was no answer, or one that tells no sequence.
+    """
+    try:
+        await bus.store(subject, b"", {"Nats-Expected-Last-Subject-Sequence": str(NEVER_SEQ)})
+    except Fenced as refused:
+        if told := LAST.match(str(refused)):
+            return int(told[1])
+        raise BusFault(f"{subject}: the refusal tells no last sequence: {refused}", refused.code) from refused
+    raise BusFault(f"{subject}: the server does not check the expected last sequence")
 
 
 async def follow(bus: Bus, stream: str, filters: Sequence[str], start: int = 1) -> AsyncGenerator[Stored]:

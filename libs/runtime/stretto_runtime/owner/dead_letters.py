@@ -6,11 +6,13 @@ job has a budget of stored bytes: no job pushes out what was set aside of anothe
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import structlog
-from stretto_bus.reading.ordered_consumer import read
+from stretto_bus.faults import Unreadable
+from stretto_bus.reading.ordered_consumer import last_of, scan
 from stretto_bus.writer import Writer
 from stretto_wire.contract.registry import DEAD_LETTERS, STATE_PREFIX
 from stretto_wire.surroundings import monotonic_s
@@ -147,6 +149,10 @@ class DeadLetters:
     async def _ids(self, subject: str) -> set[str]:
         """Return the ids that predecessors used: the server forgets ids sooner than an outage may last."""
         if subject not in self._written:
-            found = await read(self._context.bus, DEAD_LETTERS, [subject], headers_only=True)
-            self._written[subject] = {stored.headers.get("Nats-Msg-Id", "") for stored in found}
+            bus, found = self._context.bus, set[str]()
+            last = await last_of(bus, subject)  # a server that has it has all letters of our predecessors
+            with contextlib.suppress(Unreadable):  # a letter is damaged: the partition is worth more than a repetition
+                async for stored in scan(bus, DEAD_LETTERS, [subject], until=last, headers_only=True):
+                    found.add(stored.headers.get("Nats-Msg-Id", ""))
+            self._written[subject] = found
         return self._written[subject]

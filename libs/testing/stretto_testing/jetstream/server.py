@@ -13,7 +13,7 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from stretto_wire.contract.registry import DEAD_LETTERS, partition_of
+from stretto_wire.contract.registry import partition_of
 
 from stretto_testing.jetstream.api import Api
 from stretto_testing.jetstream.consumers import Consumer, Timer
@@ -185,9 +185,8 @@ class SimulatedServer:
             self.deliver(reply, reply, "", b"", json.dumps(answer).encode())
 
     def _lags(self, answer: dict[str, Any]) -> bool:
-        """Return whether a follower that lags answers this; never of dead letters, see "Found" in the README."""
-        is_reader = "num_pending" in answer and answer["stream_name"] != DEAD_LETTERS
-        return is_reader and self.chance.random() < self.lag_share
+        """Return whether a follower that lags answers this."""
+        return "num_pending" in answer and self.chance.random() < self.lag_share
 
     def _acknowledged(self, subject: str, reply: str, data: bytes) -> None:
         _, _, stream, name, _, seq, number, *_ = subject.split(".")
