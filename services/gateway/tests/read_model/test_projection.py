@@ -135,7 +135,7 @@ def test_a_decision_keeps_what_it_rested_on_and_learns_what_it_brought() -> None
 
 
 def test_a_plan_that_a_job_states_tells_what_its_stages_took() -> None:
-    """Two workers of stage 0 take 10 ms beside 30 ms that they wait, three of stage 1 30 ms: 20 and 10 ms for a batch."""
+    """Two workers of stage 0 take 10 ms and wait 30 ms, three of stage 1 take 30 ms: 20 and 10 ms for a batch."""
     stated = plan(2).with_workers(2, [WorkerGroup("fast", 3, 1.0, 2**30, stage=1, first_layer=1)])
     waits, computes = replace(TIMES, read_s=0.0, grad_s=0.02), replace(TIMES, grad_s=0.03)
     told = (("", 2, waits, 0), ("fast", 3, computes, 1))
