@@ -84,6 +84,7 @@ def _opened(message: JobSubmitted, time_s: float) -> JobOpened:
         data.evaluate_first,
         _best(spec),
         spec.level == 1,  # at level 2 the books go back with the parameters, so that nothing counts twice
+        spec.level == 2,
     )
 
 

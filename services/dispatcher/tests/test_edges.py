@@ -59,8 +59,8 @@ def test_the_books_that_a_program_goes_back_to_are_read_and_checked() -> None:
     asked = ReturnLedger(job="j", request_id="r", pod="worker-1", checkpoint="j-000002", ledger=written(book))
     event = SERVICE.to_event(asked, META)
     assert event == ReturnAsked("j", "worker-1", LedgerRestored(book, "j-000002"))
-    over = (LedgerState(closed=closed) for closed in ("failed: no", COMPLETED))
-    for state in (*over, LedgerState(exited={"worker-1": 0.5})):
+    over = (LedgerState(closed=closed, returns=True) for closed in ("failed: no", COMPLETED))
+    for state in (*over, LedgerState(exited={"worker-1": 0.5}, returns=True)):
         state.job, state.book = "j", book
         (reply,) = ShardLedger(state).handle(event, 1.0)
         assert isinstance(reply, Reply)

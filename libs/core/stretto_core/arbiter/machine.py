@@ -212,9 +212,9 @@ class ArbiterMachine:
     @staticmethod
     def _pod_placed(job: JobState, event: PodPending | PodStarted | PodExited, now: float) -> None:
         """Note if a pod finds no room. A pod that pulls its image has found it. Data workers are given up at once."""
-        if event.pod in job.pods:
+        if isinstance(event, PodExited) and event.pod in job.pods:
             job.pods.remove(event.pod)
-        if isinstance(event, PodStarted):
+        elif isinstance(event, PodStarted) and event.pod not in job.pods:
             job.pods.append(event.pod)
         if not isinstance(event, PodPending) or event.reason == "image-pull":
             job.unplaced.pop(event.pod, None)

@@ -29,6 +29,8 @@ class JobOpened:
     """How the best evaluation is found; it is not found yet."""
     runs_program: bool = False
     """No parameter server recognises a sample that is trained twice: what lost workers may have trained is counted."""
+    returns: bool = False
+    """Its program keeps checkpoints, to which its workers may return the books."""
 
 
 @dataclass(frozen=True, slots=True)

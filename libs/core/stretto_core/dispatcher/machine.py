@@ -96,11 +96,11 @@ LedgerEvent = (
 class ShardLedger:
     """The ledger of one job. Larger than 250 lines: every method changes the same books, leases and workers."""
 
-    version: int = 3
+    version: int = 4
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of version 1 (no windows, no best evaluation) or 2 (no pause for the sake of others)."""
+        """Continue a state of version 1 (no windows, no best evaluation), 2 (no pause for others) or 3 (no returns)."""
         return state
 
     def __init__(self, state: LedgerState | None = None, settings: LedgerSettings | None = None) -> None:
@@ -189,7 +189,7 @@ class ShardLedger:
         state.job, state.book = event.job, Book(source)
         state.shard_failures_max = event.shard_failures_max
         state.best = event.best
-        state.runs_program = event.runs_program
+        state.runs_program, state.returns = event.runs_program, event.returns
         if event.held_out is not None:
             state.held_out, state.evaluate_at = event.held_out, event.held_out.every
         state.opened_at_s = state.progress_at_s = now
@@ -273,9 +273,11 @@ class ShardLedger:
         """Go back with the parameters of a program.
 
         Refused once the job is over, whose books stay as they are, and to a pod whose end was told. Raises LedgerError
-        for books of other data.
+        for books of other data, and for those of a job whose program keeps no checkpoints.
         """
         st, restored = self.state, event.restored
+        if not st.returns and st.book is not None:
+            raise LedgerError("job", event.job, "one whose program keeps checkpoints, at level 2")
         if st.book is None or st.closed or event.pod in st.exited:
             return [Reply(ReturnLedgerReply(job=event.job, answer="unknown"))]
         if not st.book.source.same_data(restored.book.source):

@@ -131,6 +131,7 @@ class LedgerState:
     samples_recomputed: int = 0
     """Samples handed out again: for columns that came back from a checkpoint, or of lost workers that ran a program."""
     runs_program: bool = False
+    returns: bool = False
     mark: OpenMark | None = None
     held_out: HeldOut | None = None
     evaluating: Evaluating | None = None

@@ -23,8 +23,8 @@ from stretto_messages.pods import TrainUnder, TrainUnderReply, WorkerReported
 from stretto_messages.values import StepTimes
 from stretto_wire.program import ProgramSpec
 
-from ..agent import ADDRESS_VARIABLE, NEXT, REFUSED
-from ..errors import DataError
+from ..agent import ADDRESS_VARIABLE, LEAVE, NEXT, REFUSED
+from ..errors import BusError, DataError
 from ..pod.process import EXIT_OK, EXIT_PLATFORM, Pod, Usage, run_pod
 from ..worker.leases import Leases
 from ..worker.step_timer import StepTimer
@@ -124,7 +124,10 @@ class ProgramHost:
         if request != NEXT and self._consistent is None:
             return f"{REFUSED} {request}: checkpoints are of level 2; state program.level: 2"
         if request != NEXT and self._consistent is not None:
-            return self._consistent.answer(request)
+            try:
+                return self._consistent.answer(request)
+            except BusError:  # this worker is to leave, and nobody has answered it
+                return LEAVE
         refusal = self._consistent.refusal if self._consistent is not None else ""
         return f"{REFUSED} {refusal}" if refusal else self._batches.next()
 

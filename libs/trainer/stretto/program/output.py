@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
@@ -13,6 +14,8 @@ from ..worker.step_timer import StepTime, StepTimer
 LINE_MAX = 4096
 """Bytes of a line that are searched for steps."""
 CHUNK = 65536
+STEPS_MAX = 2**53
+"""Largest number of steps that counts; a larger one is none."""
 _ENDS = re.compile(rb"[\r\n]")
 
 
@@ -36,9 +39,8 @@ class PrintedSteps:
                 self._told_now(found[1], now_s)
 
     def _told_now(self, text: bytes | None, now_s: float) -> None:
-        if text is None or not text.isdigit():
+        if text is None or not text.isdigit() or len(text) > 16 or (told := int(text)) > STEPS_MAX:
             return
-        told = int(text)
         steps = told - self._told if told >= self._told else told
         self._told = told
         if steps and self._at_s is not None:
@@ -52,8 +54,9 @@ def follow(stream: IO[bytes], steps: PrintedSteps) -> threading.Thread:
     def run() -> None:
         with stream:
             while chunk := stream.read1(CHUNK):  # type: ignore[attr-defined]
-                sys.stdout.buffer.write(chunk)
-                sys.stdout.buffer.flush()
+                with contextlib.suppress(OSError):  # no room for the log: the program goes on
+                    sys.stdout.buffer.write(chunk)
+                    sys.stdout.buffer.flush()
                 steps.feed(chunk, time.monotonic())
 
     thread = threading.Thread(target=run, name="output of the program", daemon=True)

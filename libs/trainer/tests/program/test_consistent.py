@@ -31,10 +31,10 @@ SAMPLES, BATCH_SIZE, EVERY = 1_000, 10, 7
 class Job(LedgerBus):
     """A ledger, behind the dispatcher's documents."""
 
-    def __init__(self, folder: Path, data: str = "") -> None:
+    def __init__(self, folder: Path, data: str = "", *, returns: bool = True) -> None:
         super().__init__()
         self.ledger = type(self.ledger)()
-        self.tell(JobOpened("j", DataSpec(SAMPLES, BATCH_SIZE, 2, name=data), 2))
+        self.tell(JobOpened("j", DataSpec(SAMPLES, BATCH_SIZE, 2, name=data), 2, returns=returns))
         self.folder, self.workers = folder, 0
         self.repeated: list[int] = []
 
@@ -306,6 +306,15 @@ def test_a_checkpoint_of_another_job_of_this_name_is_not_taken_for_one_of_this_j
     assert worker.save() == DONE
     with pytest.raises(DataError, match=r"checkpoint is .j-000001.; .* another job of this name has used this store"):
         Job(tmp_path, "of job j at 2").worker()
+
+
+def test_a_job_whose_program_keeps_no_checkpoints_keeps_its_books(tmp_path: Path) -> None:
+    """Any worker may ask, whatever its program is: only a job of level 2 has books that go back."""
+    worker = Job(tmp_path, returns=True).worker()
+    worker.train()
+    assert worker.save() == DONE
+    with pytest.raises(DataError, match=r"job is .j.; .* one whose program keeps checkpoints, at level 2"):
+        Job(tmp_path, returns=False).worker()
 
 
 def test_a_store_that_is_no_folder_is_refused() -> None:

@@ -21,6 +21,7 @@ def told(*chunks: bytes, pattern: str = r"step (\d+)") -> StepTimer:
         (b"step 1\n", b"step 3\nloss 5\n", b"step 7\n"),
         (b"step 1\r", b"st", b"ep 7\r"),  # a progress bar, and a line in parts
         (b"step 5\n", b"step 9\n", b"step 2\n"),  # another epoch begins
+        (b"step 1\n", b"step 99999999999999999999\n", b"step 7\n"),  # no number of steps
         (b"step 1 of step x\n", b"no step\n", b"step 7 step 7\n"),
     ],
 )
