@@ -30,7 +30,7 @@ class JobOpened:
     runs_program: bool = False
     """No parameter server recognises a sample that is trained twice: what lost workers may have trained is counted."""
     returns: bool = False
-    """Its program keeps checkpoints, to which its workers may return the books."""
+    """The job's program keeps checkpoints, to which workers may return the books."""
 
 
 @dataclass(frozen=True, slots=True)
