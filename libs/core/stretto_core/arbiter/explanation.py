@@ -10,8 +10,8 @@ from stretto_messages.values import Alternative, Candidate, Resources, Round
 
 from stretto_core.arbiter.selection import Contender, Objective, Option, SelectionProblem
 from stretto_core.arbiter.worth import as_option, holdable, identified, in_words, required_gain
-from stretto_core.model.mixed import in_words as stages_in_words
 from stretto_core.model.pareto import Overheads, relative_error
+from stretto_core.model.stages import in_words as stages_in_words
 from stretto_core.model.types import HOUR_S, JobProfile
 
 BACK_S = Overheads().worker_change_s

@@ -1,14 +1,8 @@
 """Workers of one job on devices of several types, or in stages: how fast they train together, and how sure that is.
 
 Shards are leased and servers are asynchronous: each worker trains at its own pace, so rates add up. Where steps pass
-stages, the slowest stage bounds them: a batch takes max_i tau_i, tau_i being that of stage i (HeterPS Eq. 3, 5).
-A later stage computes, t_i a step; beside that a step takes t_0, whoever pulls and pushes (:meth:`FittedModel.part_s`).
-A worker of stage 0 has one batch under way, and waits for all of it, so that with n_i workers
-
-    tau_0 = (t_0 + t_1 + ... + t_K) / n_0;    tau_i = t_i / n_i    for i > 0.
-
-These are both asymptotes of a closed network, N / sum D and 1 / max D (Denning, Buzen, The Operational Analysis of
-Queueing Network Models, Computing Surveys 1978, section 7).
+stages, the slowest one bounds them (:mod:`stretto_core.model.stages`): a later stage takes what a worker computes, the
+first one what a step takes beside that, whoever pulls and pushes (:meth:`FittedModel.part_s`).
 """
 
 from __future__ import annotations
@@ -19,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-from stretto_messages.base import three_digits
 from stretto_messages.values import Plan, WorkerGroup
 
+from stretto_core.model.stages import stage_times_s
 from stretto_core.model.throughput import Array, Configuration, FittedModel, Inputs
 from stretto_core.model.types import DeviceType
 
@@ -41,27 +35,6 @@ class StageRatio:
     stage: int
     device: str
     ratio: float
-
-
-def in_words(stage_times_s: Sequence[float]) -> str:
-    """Describe what the stages of a plan take, and which one bounds it, for reasons that people read."""
-    told = " and ".join(three_digits(1e3 * each_s) for each_s in stage_times_s)
-    slowest = max(range(len(stage_times_s)), key=stage_times_s.__getitem__)
-    return f"they take {told} ms for a batch, so that stage {slowest} bounds the plan (HeterPS Eq. 3)"
-
-
-def stage_times_s(steps: Iterable[tuple[int, float, float]]) -> tuple[float, ...]:
-    """Return tau_i of each stage, in seconds: its workers share the batches.
-
-    steps: of each group of workers its stage, their number, less what interruptions cost, and t_i of one of them.
-    """
-    workers, per_s = dict[int, float](), dict[int, float]()
-    for stage, count, step_s in steps:
-        workers[stage] = workers.get(stage, 0.0) + count
-        per_s[stage] = per_s.get(stage, 0.0) + count / step_s
-    own_s = {stage: 1 / max(rate, 1e-12) for stage, rate in sorted(per_s.items())}
-    later_s = sum(workers[stage] * time_s for stage, time_s in own_s.items() if stage)
-    return tuple(time_s if stage else time_s + later_s / max(workers[0], 1e-12) for stage, time_s in own_s.items())
 
 
 class GroupRate(NamedTuple):

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import Candidate, GroupProfile, Plan, Resources
+from stretto_messages.values import Candidate, Plan, Resources
 
-from stretto_core.model.mixed import GUESSED_SD, MixedWorkers, StageRatio, in_words, stage_times_s
+from stretto_core.model.mixed import GUESSED_SD, MixedWorkers, StageRatio
 from stretto_core.model.pareto import NORMAL_90, CandidateProblem, PricedPlan, Verified, pareto_indices
+from stretto_core.model.stages import in_words, own_s
 from stretto_core.model.throughput import Configuration
 from stretto_core.model.types import DeviceType, JobProfile, Stages
 from stretto_core.planner.mixing import MEASURED_MAX, PlanTrial, with_one
@@ -35,8 +36,6 @@ NEVER_S = 1e12
 """Time of a layer on workers that cannot compute that layer."""
 RATIO_MAX = 16.0
 """Farthest that a measured stage is believed to be from its prediction, as a factor."""
-LEAST_PART = 0.01
-"""Least part of a step of stage 0 that is not waiting for the next stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,22 +281,6 @@ def measured_ratios(workers: MixedWorkers, event: ProfileMeasured, before: Seque
     known = {(each.stage, each.device): each.ratio for each in before}
     for group in event.groups:
         if (at := (group.stage, group.device)) in predicted:
-            ratio = min(max(_own_s(group) / predicted[at], 1 / RATIO_MAX), RATIO_MAX)
+            ratio = min(max(own_s(group) / predicted[at], 1 / RATIO_MAX), RATIO_MAX)
             known[at] = math.sqrt(ratio * known.get(at, ratio))
     return [StageRatio(*at, ratio) for at, ratio in sorted(known.items())]
-
-
-def measured_times_s(event: ProfileMeasured) -> tuple[float, ...]:
-    """Return the seconds that each stage of a plan took for a batch in a window, tau_i of HeterPS Eq. 3. Empty for a
-    plan of one stage, and while a stage has no steps."""
-    seen = [(group.stage, group.workers, _own_s(group)) for group in event.groups if group.step_time_s > 0]
-    found = stage_times_s(seen) if event.plan.stages > 1 else ()
-    return found if len(found) == event.plan.stages else ()
-
-
-def _own_s(group: GroupProfile) -> float:
-    """Return the time of a step without that in which its worker waits: for its batch, or for the next stage."""
-    if group.stage:
-        return group.step_time_s
-    waited_s = group.times.read_s + group.times.grad_s
-    return max(group.step_time_s - waited_s, LEAST_PART * group.step_time_s)

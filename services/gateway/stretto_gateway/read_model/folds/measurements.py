@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Callable
 from functools import singledispatchmethod
 
-from stretto_core.planner.staging import measured_times_s
+from stretto_core.model.stages import measured_times_s
 from stretto_messages.base import Message
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.oom import OomForecast
