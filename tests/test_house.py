@@ -256,7 +256,14 @@ def test_an_interrupted_run_ends_its_workers_and_what_their_tests_started(tmp_pa
     assert running.returncode == pytest.ExitCode.INTERRUPTED, printed
     assert "interrupted: ending 2 workers and all that their tests have started" in printed
     pids = [int(pid) for each in noted for pid in each.read_text().split()]
-    assert [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"] == []
+    wait_until(lambda: not any(map(_lives, pids)))  # a signal is not obeyed at once
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def test_the_import_rules_hold() -> None:
