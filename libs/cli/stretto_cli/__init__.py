@@ -4,6 +4,6 @@ import sys
 from types import ModuleType
 from typing import cast
 
-# httpx imports its own command line, and with it click and pygments, wherever these are installed: a fifth of the time
-# that `stretto jobs` takes. None is how Python says that a module is not to be had; httpx goes on without.
+# httpx imports its own command line, and with it click and pygments, wherever these are installed. `stretto jobs` would
+# spend a fifth of its time on that. None in sys.modules tells Python that a module is not there; httpx does without it.
 sys.modules.setdefault("httpx._main", cast(ModuleType, None))

@@ -44,7 +44,7 @@ class Silent(Health):
 
 @dataclass(eq=False)
 class Replica:
-    """One process of a service, or of a program that is not Stretto's, and those that succeed it."""
+    """A process of a service, or of a program that is not Stretto's, and each process that is started in its place."""
 
     name: str
     make: Callable[[], Service | Coroutine[Any, Any, Any]]
@@ -77,7 +77,7 @@ class SimulatedInstallation:
 
     @classmethod
     async def open(cls, simulation: Simulation, cores: float, window_s: float) -> SimulatedInstallation:
-        """Make the streams, which remember ids for ``window_s``, and a place with so many cores for pods."""
+        """Make the streams, which remember ids for ``window_s``, and a place that has ``cores`` for pods."""
         client = await Client.connect(URL)
         variables = {"STRETTO_STREAMS_REPLICAS": "3" if simulation.server.is_clustered else "1"}
         await provision(client.bus, StreamsSettings.read(variables))

@@ -62,7 +62,7 @@ def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str |
 
 
 def program_ended(state: ActuatorState, event: PodExited) -> Facts:
-    """Take note of a program that ended after the last sample; one that failed there may not have kept its result.
+    """Take note of a program that ended after the last sample; a program that failed there may have kept no result.
 
     Nobody runs it again: all samples are done, and another worker would have none to lead it to its end.
     """

@@ -24,7 +24,7 @@ def resize_to_plan(state: ActuatorState) -> None:
 
 
 def backoff_s(state: ActuatorState, role: Role) -> float:
-    """Return the pause before another pod is tried in the place of one that failed: 2^(n-2) s after n in a row."""
+    """Return the pause before a failed pod is replaced: 2^(n-2) s after n failures of its role in a row."""
     in_row = state.failures_in_row[role]
     return min(2.0 ** (in_row - 2), BACKOFF_MAX_S) if in_row > 1 else 0.0
 

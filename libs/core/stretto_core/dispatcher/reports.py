@@ -19,7 +19,7 @@ EPOCHS_MAX, OPEN_MAX, PARTITIONS_LISTED_MAX = 64, 500, 200
 
 
 def shard_message(shard: Shard) -> values.Shard:
-    """Return a shard as it is at this moment, one that waits and was only held ahead under its first attempt."""
+    """Return a shard as it is now; a shard that waits and was only held ahead has its first attempt."""
     return values.Shard(
         id=shard.id,
         attempt=max(1, shard.attempt),

@@ -325,7 +325,7 @@ class ProfilerMachine:
             groups=group_profiles(plan, [*zip(workers, (window for _, window in active), strict=True)]),
             ps=_evenly(servers),
         )
-        assert profile.window_s > 0, profile
+        assert min(profile.step_time_s or state.watched, profile.window_s) > 0, profile
         return [Emit(message) for message in (profile, *judgements)]
 
     def _reporting(self, role: ReportingRole) -> list[tuple[str, PodWindow]]:

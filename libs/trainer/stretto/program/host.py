@@ -311,7 +311,7 @@ def keep_run(leases: Leases) -> None:
 
 
 def report_run(leases: Leases) -> None:
-    """Report the run as done, until a report was in time; one that came late is made again under a new lease."""
+    """Report the run as done until a report is in time; a report that comes late is made again under a new lease."""
     while True:
         leases.beat()  # a lease that went stale cannot be reported, and the next request is for a new one
         leases.passed(1)

@@ -134,7 +134,7 @@ class _Step:
             return None
 
     def push(self, found: Found) -> None:
-        """Push the gradients of the slices that are the stage's own, and those of the rows behind which it stands."""
+        """Push the gradients of the stage's own slices, and of the rows if the stage stands right behind them."""
         assert self._part is not None
         begun_s = self._stage.clock()
         shard, attempt, start, stop = self._asked.claim

@@ -6,7 +6,7 @@ worker has long needed clearly less. A worker that is killed for its memory lose
 by taking the last byte.
 
 Cores: a worker that uses nearly all of its cores gets more; if it uses no more then, or makes no more steps, it gets
-back what it had and is not tried again. One that uses clearly less gives the rest back.
+back what it had and is not tried again. A worker that uses clearly less gives the rest back.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class SizingRules:
 
 @dataclass(slots=True)
 class WindowUse:
-    """One window of a worker."""
+    """Use of a worker in one window, and the steps that its program told."""
 
     at_s: float
     memory_bytes: int
@@ -83,7 +83,7 @@ class MoreCores:
 
 @dataclass(slots=True)
 class ProgramUse:
-    """One watched program."""
+    """Use of a watched program so far, and the size that was asked for it."""
 
     pod: str = ""
     plan_version: int = 0
