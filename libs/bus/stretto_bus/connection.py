@@ -17,7 +17,15 @@ from typing import Any
 
 from nats.aio.client import DEFAULT_BUFFER_SIZE, Client, Srv
 from nats.aio.msg import Msg
-from nats.errors import BadSubjectError, ConnectionClosedError, Error, MaxPayloadError, OutboundBufferLimitError
+from nats.aio.subscription import Subscription
+from nats.errors import (
+    BadSubjectError,
+    ConnectionClosedError,
+    ConnectionReconnectingError,
+    Error,
+    MaxPayloadError,
+    OutboundBufferLimitError,
+)
 
 from stretto_bus.received import HEAD, Messages, header_lines
 from stretto_bus.source_port import Transport
@@ -69,9 +77,25 @@ class Connection(Client):
         self._ps = Messages(self)
 
     def interrupt(self) -> None:
-        """Note a break: bytes that were not written yet are lost with those that were."""
+        """Note a break: bytes that were not written yet are lost with those that were, and no ping is answered; nats-py
+        lets a flush wait for an answer until its timeout."""
         self.interrupted = True
         self._pending, self._pending_data_size = [], 0
+        for waiting in self._pongs:
+            if not waiting.done():
+                waiting.set_exception(ConnectionReconnectingError())
+                waiting.exception()  # nobody waits for the answer to a ping of nats-py's own
+
+    async def drain(self, subscription: Subscription) -> None:
+        """Hear no more of a subject, after the messages that the server has sent already; a break loses these.
+
+        nats-py subscribes again after a break that comes meanwhile.
+        """
+        try:
+            with contextlib.suppress(OSError, Error):
+                await subscription.drain()
+        finally:
+            self._remove_sub(subscription._id)
 
     @property
     def clustered(self) -> bool:

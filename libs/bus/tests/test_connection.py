@@ -105,6 +105,31 @@ async def test_a_flush_that_is_cancelled_does_not_deafen_the_connection(client: 
     assert client.bus.reconnects == 0
 
 
+async def test_who_waits_for_a_server_when_the_line_breaks_hears_it_at_once(
+    client: Client, server: EmbeddedServer
+) -> None:
+    """Found by simulation (seed 1046): a replica that stopped waited ten seconds for an answer that went with the line,
+    and nobody answered for its partitions meanwhile. A subject that it left came back with the next connection."""
+    got: list[str] = []
+    assert server.pid is not None
+    subscription = await client.bus.subscribe("probe.left", lambda msg: got.append(msg.subject))
+    await client.bus.flush()
+    os.kill(server.pid, signal.SIGSTOP)
+    draining = asyncio.create_task(client.bus.connection.drain(subscription))
+    flushing = asyncio.create_task(client.bus.flush(600))
+    await asyncio.sleep(0.05)
+    assert not draining.done() and not flushing.done()
+    await client.bus.connection._process_op_err(StaleConnectionError())
+    with pytest.raises(BusFault):
+        await asyncio.wait_for(flushing, 60)
+    await asyncio.wait_for(draining, 60)
+    os.kill(server.pid, signal.SIGCONT)
+    await eventually(lambda: client.bus.reconnects == 1)
+    await client.bus.send("probe.left", b"")
+    await client.bus.flush()
+    assert got == []
+
+
 async def test_nothing_is_sent_between_a_break_and_its_being_told(client: Client, server: EmbeddedServer) -> None:
     """Messages in flight may be lost; later ones under the same fence would overtake them."""
     got: asyncio.Queue[Any] = asyncio.Queue()

@@ -27,7 +27,7 @@ from stretto_wire.contract.registry import TELEMETRY
 from stretto_runtime.inputs import REPORTS, Arrival, Routes
 from stretto_runtime.streams import Streams
 
-TURN_S = 0.1
+TURN_S = 0.05
 """Least time between two ranges: every range costs a journal entry."""
 FLOODED_TURN_S = 0.5
 """The same after a range with more than ``TURN_REPORTS`` of one pod: a flood costs a reader no more than the stream
