@@ -49,6 +49,7 @@ KINDS = {
     "freeze worker": 2,
     "cut worker": 1,
     "reset worker": 1,
+    "kill ps": 2,
 }
 """Kinds of faults, and how often each is drawn."""
 CUTS = {"cut": (True, True), "mute": (True, False), "deafen": (False, True)}
@@ -99,8 +100,8 @@ class Faults:
             self._note(fault, "server")
             self._simulation.server.kill()
             self._later(fault.lasts_s, self._simulation.server.start)
-        elif whom == "worker":
-            pods = self._at.workers()
+        elif whom in ("worker", "ps"):
+            pods = self._at.workers() if whom == "worker" else self._at.place.servers()
             if pods:
                 self._hit(fault, what, pods[int(fault.lot * len(pods))])
         else:
@@ -135,7 +136,7 @@ class Faults:
         simulation = self._simulation
         network, loop = simulation.network, simulation.loop
         if what == "kill":
-            self._at.kill_worker(victim) if not isinstance(victim, Replica) else self._at.kill(victim)
+            self._at.kill_pod(victim) if not isinstance(victim, Replica) else self._at.kill(victim)
         elif what == "stop":
             assert isinstance(victim, Replica)
             self._at.stop(victim)

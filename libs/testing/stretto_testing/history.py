@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 from stretto_bus.faults import Fault
 from stretto_dispatcher.service import Dispatcher
+from stretto_parameters.records import Own
 
 from stretto_testing.checks import Check
 from stretto_testing.faults import Blow, Faults, drawn
@@ -31,6 +32,8 @@ LIVE_WITHIN_S, CALMS_S = 240.0, 10.0
 
 
 CHECKPOINT_EVERY_S = 5.0
+SEVERAL_SHARE = 0.7
+"""Share of jobs that have two parameter servers or more: the columns of one that is lost come back on the others."""
 
 
 @dataclass
@@ -75,6 +78,9 @@ class History:
         self._is_whole = seed % WHOLE_EVERY == 0
         for job in self._jobs if self._is_whole else ():
             job.checkpoint_every_s = CHECKPOINT_EVERY_S
+            job.servers_least = 1 + (self._conditions.cores > 1.0 and draw.random() < SEVERAL_SHARE)
+            for server in job.servers:
+                server.own[:] = Own.NOT_MINE  # until parameter servers claim them
         self._workers, self._replicas = draw.randrange(1, 4), draw.randrange(2, 4)
         self._tell, self._programs = tell, programs
         self._simulation = Simulation(seed)
@@ -100,7 +106,7 @@ class History:
             self._tell = None  # what is left of processes has nothing more to say
         structlog.configure(**before)
         outcome.broken += self._watch.broken + [f"{Check.ERRORS}: {text}" for text in simulation.faults]
-        if not any("worker" in fault for fault in outcome.injected):
+        if not any("worker" in fault or "kill ps" in fault for fault in outcome.injected):
             outcome.broken += self._watch.expired
         if all(fault.startswith(("kill replica", "stop replica")) for fault in outcome.injected):
             outcome.broken += self._watch.failed

@@ -151,8 +151,8 @@ class SimulatedInstallation:
         """Return the workers that run, whoever started them."""
         return [*self.place.workers(), *(pod for pod in self.pods if not pod.node.is_dead)]
 
-    def kill_worker(self, pod: SimulatedPod | PodProcess) -> None:
-        """Kill a worker; another one takes its place, and mostly its end is told."""
+    def kill_pod(self, pod: SimulatedPod | PodProcess) -> None:
+        """Kill a pod; another one takes its place, and mostly its end is told."""
         if isinstance(pod, PodProcess):
             self.place.crash(pod.job.name, pod.name)
             return

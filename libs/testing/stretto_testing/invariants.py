@@ -9,7 +9,7 @@ from pathlib import Path
 from stretto_bus.received import header_lines
 from stretto_checkpoints import manifest
 from stretto_checkpoints.manifest import ManifestDamaged, ManifestError
-from stretto_messages.actuator import JobFinished
+from stretto_messages.actuator import JobFailed, JobFinished
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed
 from stretto_messages.dispatcher import ShardRequeued
@@ -108,6 +108,10 @@ class Watch:
             self._checkpoint(decode(CheckpointFlushed, kept.data).checkpoint, kept.seq)
         if name == "checkpoint-failed" and MOVED not in (reason := decode(CheckpointFailed, kept.data).reason):
             self.failed.append(f"{Check.CHECKPOINT}: one of {job} failed, at {kept.seq}: {reason}")
+        if name in ("checkpoint-restored", "recomputation-decided"):
+            self._completed.pop(job, None)  # a completed job whose parameters are lost is opened again
+        if name == "job-failed":
+            self.broken.append(f"{Check.LIVENESS}: {job} failed, at {kept.seq}: {decode(JobFailed, kept.data).reason}")
         if name == "job-completed":
             if job in self._completed:
                 self.broken.append(f"{Check.ONCE}: {job} is completed twice: {self._completed[job]} and {kept.seq}")

@@ -1,7 +1,7 @@
 """The place where pods of a simulated installation run: a backend of the actuator, and the programs of pods.
 
 Parameter servers answer what the actuator asks, and columns change their owners. What columns hold is their job's
-(``training``), wherever they are: moves of content have tests of their own.
+(``training``), wherever they are, until their server dies: moves of content have tests of their own.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from stretto_actuator.backend import Following, Places, PodSpec, PodStatus
 from stretto_bus import Client
 from stretto_bus.bus import Msg
 from stretto_bus.faults import BusFault
+from stretto_core.actuator.servers import RECOVERIES
 from stretto_messages import pods as messages
 from stretto_messages.base import Message
 from stretto_messages.books import AppliedBooks, ColumnBooks
@@ -33,6 +34,8 @@ from stretto_testing.training import BATCH, COLUMNS, Job, SimulatedWorker
 CALL_S, START_S, MOVE_S, STORE_S, REPORT_S = 0.01, 1.0, 0.02, 0.5, 1.0
 """Mean times of a call to the place, until a pod runs, a column has moved, an image is stored; interval of reports."""
 KILLED = 137
+LOSSES_MOST = RECOVERIES - 1
+"""Losses of parameter servers after which no fault comes to another one of a job: it would fail, as promised."""
 MIB = 1 << 20
 
 
@@ -49,6 +52,8 @@ class PodProcess:
         """Parameter servers: 1 for each column that is here"""
         self.moving: asyncio.Task[None] | None = None
         self.moves = (0, 0)
+        self.move_error: str | None = None
+        self.emptied_version = self.import_number = 0
         self.exports: dict[str, tuple[float, list[int]]] = {}
         """Checkpoint -> when its image is stored, and what this server owned at the export"""
         self._place = place
@@ -94,17 +99,21 @@ class PodProcess:
                 is_running = self.moving is not None and not self.moving.done()
                 done, total = self.moves
                 return messages.GetMoveStatusReply(
-                    job=job, running=is_running, done=done, total=total, moved_bytes=done, longest_freeze_s=0.01
-                )
+                    job=job, running=is_running, done=done, total=total, moved_bytes=done, longest_freeze_s=0.01,
+                    error=None if is_running else self.move_error,
+                )  # fmt: skip
             case messages.GetBooks():
                 return self._books()
             case messages.ExportState():
                 self.exports[request.checkpoint_id] = wall_s() + chance().expovariate(1 / STORE_S), [*self.owned]
+                self.job.export(request.checkpoint_id, self.columns)
                 return messages.ExportStateReply(job=job, accepted=True, size_bytes=100)
             case messages.GetExportStatus():
                 return self._export_status(request.checkpoint_id)
             case messages.EmptyServer():
-                return messages.EmptyServerReply(job=job, accepted=False, detail="not simulated")
+                return self._empty(request)
+            case messages.ImportState():
+                return self._import(request)
             case _:
                 raise AssertionError(f"no simulated server understands {type(request).__name__}: add it here")
 
@@ -123,14 +132,58 @@ class PodProcess:
         wanted += [int(number in request.slices) for number in range(SLICES)]
         if sum(self.owned) and self.owned != wanted:
             return messages.ClaimBucketsReply(job=self.job.name, accepted=False, detail="owns others already")
-        self.owned = wanted
+        if self.owned != wanted:
+            self.owned = wanted
+            for server, mask in self.job.each(self.columns):
+                server.claimed(mask)
         return messages.ClaimBucketsReply(job=self.job.name, accepted=True)
+
+    @property
+    def columns(self) -> list[int]:
+        """The columns that are here."""
+        return [column for column, own in enumerate(self.owned) if own]
+
+    def _empty(self, request: messages.EmptyServer) -> Message:
+        if request.version > self.emptied_version:
+            self.emptied_version, self.import_number = request.version, 0
+            if self.moving is not None:
+                self.moving.cancel()
+            self.drop_columns()
+        elif self.columns:
+            return messages.EmptyServerReply(job=self.job.name, accepted=False, detail="late")
+        return messages.EmptyServerReply(job=self.job.name, accepted=True)
+
+    def drop_columns(self) -> None:
+        """Lose what is here."""
+        columns, self.owned = self.columns, [0] * COLUMNS
+        if columns:
+            self.job.lose(columns)
+
+    def _import(self, request: messages.ImportState) -> Message:
+        """Load columns as a server does: a request that comes late is refused, and one that is repeated loads nothing."""
+        wanted = [*request.buckets, *(BUCKETS + number for number in request.slices)]
+        missing = [column for column in wanted if not self.owned[column]]
+        images = self.job.images.get(request.checkpoint.id, {})
+        wrong = ""
+        if request.number < self.import_number:
+            wrong = "late"
+        elif not request.beside and self.columns and missing:
+            wrong = "owns others already"
+        elif request.beside and missing and self.columns and request.lineage != self.job.lineage:
+            wrong = "of another lineage"
+        elif not images.keys() >= {*wanted}:
+            wrong = "no image"
+        self.import_number = max(self.import_number, request.number)
+        if not wrong and missing:
+            self.job.load(request.checkpoint.id, missing, request.lineage)
+            self.owned = [int(own or column in missing) for column, own in enumerate(self.owned)]
+        return messages.ImportStateReply(job=self.job.name, accepted=not wrong, detail=wrong)
 
     def _take(self, request: messages.TakeBuckets) -> Message:
         if self.moving is not None and not self.moving.done():
             return messages.TakeBucketsReply(job=self.job.name, accepted=False, detail="busy")
         moves = [move for move in request.moves if not self.owned[move.bucket]]
-        self.moves = (0, len(moves))
+        self.moves, self.move_error = (0, len(moves)), None
         self.moving = asyncio.create_task(self._move(moves))
         return messages.TakeBucketsReply(job=self.job.name, accepted=True)
 
@@ -138,6 +191,9 @@ class PodProcess:
         for move in moves:
             await asyncio.sleep(chance().expovariate(1 / MOVE_S))
             source = self._place.pods.get((self.job.name, f"ps-{move.source}"))
+            if self.job.losses and (source is None or not source.owned[move.bucket]):
+                self.move_error = f"{move.bucket} is not at ps-{move.source}"
+                return
             if source is None or not source.owned[move.bucket]:
                 self.job.wrong.append(
                     f"{Check.COLUMNS}: {self.name} takes {move.bucket} from ps-{move.source}: not there"
@@ -147,6 +203,8 @@ class PodProcess:
             self.moves = (self.moves[0] + 1, self.moves[1])
 
     def _books(self) -> Message:
+        for server, mask in self.job.each(self.columns):
+            server.audit(mask)
         columns = [
             ColumnBooks(columns=(column,), samples=samples, fingerprint=fingerprint)
             for column, own in enumerate(self.owned)
@@ -214,6 +272,14 @@ class SimulatedPlace:
         """Return the workers that run."""
         return [pod for pod in self.pods.values() if pod.role == "worker" and pod.node is not None]
 
+    def servers(self) -> list[PodProcess]:
+        """Return the parameter servers whose loss their jobs can survive."""
+        return [
+            pod
+            for pod in self.pods.values()
+            if pod.role == "ps" and pod.node is not None and pod.job.has_checkpoint and pod.job.losses < LOSSES_MOST
+        ]
+
     def launch(self, spec: PodSpec) -> None:
         """Start a pod that never was; it runs some time later."""
         key = spec.job, spec.pod
@@ -248,6 +314,7 @@ class SimulatedPlace:
         if pod is not None:
             if pod.node is not None:
                 self.simulation.kill(pod.node)
+            pod.drop_columns()
             self.ended(pod, KILLED)
 
     def stop(self, job: str, name: str, grace_s: float) -> None:

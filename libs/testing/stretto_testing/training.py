@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
-from random import Random
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 from stretto_bus import Client
 from stretto_bus.faults import CallRefused, CallTimeout
 from stretto_messages.dispatcher import (
@@ -23,7 +25,7 @@ from stretto_messages.dispatcher import (
     ShardReport,
 )
 from stretto_messages.values import BUCKETS, SLICES, Shard
-from stretto_parameters.records import Code, Own, Records, judge
+from stretto_parameters.records import Code, Own, Progress, Records, judge
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
 from stretto_wire.surroundings import chance, monotonic_s
@@ -38,10 +40,20 @@ HEARTBEAT_S, ASKS_AFTER_END_S = 1.0, 2.0
 ANSWER_S = 3.0
 STEP_S = 0.15
 """Mean time of a step."""
+Columns = NDArray[np.bool_]
+"""A mask: [COLUMNS]"""
 LOST_SHARE, LATE_S = 0.02, 10.0
 """Share of pushes whose request or answer is lost, and the longest time by which a lost request comes after all."""
 RELEASED_SHARE = 0.002
 """Share of steps after which a worker gives its shard back."""
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnImage:
+    """The books of columns at one instant, and the truth about them."""
+
+    progress: Progress
+    counts: NDArray[np.int8]
 
 
 class ColumnServer:
@@ -55,7 +67,47 @@ class ColumnServer:
         self.counts = np.zeros((epochs, samples, COLUMNS), np.int8)
         self.claim = np.zeros(COLUMNS, np.bool_)
         self.claim[columns.start : columns.stop] = True
-        self._own = np.full(COLUMNS, Own.MINE, np.int64)
+        self.own = np.full(COLUMNS, Own.MINE, np.int64)
+        self._audited = self.counts.copy()
+        self._gone = np.zeros(COLUMNS, np.bool_)
+
+    def audit(self, columns: Columns) -> None:
+        """Keep what columns hold: their servers are asked for their books."""
+        self._audited[:, :, columns] = self.counts[:, :, columns]
+
+    def lose(self, columns: Columns) -> None:
+        """Forget what columns hold: their server has died."""
+        self.own[columns] = Own.NOT_MINE
+        self.records.drop(columns)
+        self.counts[:, :, columns] = 0
+        self._gone |= columns
+
+    def claimed(self, columns: Columns) -> None:
+        """Let columns begin, empty, on a server of theirs."""
+        self.lose(columns)
+        self.own[columns] = Own.MINE
+        self._gone &= ~columns
+
+    def image(self) -> ColumnImage:
+        """Return a copy of what all columns hold."""
+        return ColumnImage(self.records.progress(), self.counts.copy())
+
+    def load(self, columns: Columns, image: ColumnImage) -> None:
+        """Let columns hold what they held at the time of an image."""
+        self.claimed(columns)
+        self.records.merge(columns, image.progress)
+        self.counts[:, :, columns] = image.counts[:, :, columns]
+
+    def reset(self) -> None:
+        """Forget everything: the job goes back to a checkpoint."""
+        self.lose(np.ones(COLUMNS, np.bool_))
+        self.records.reset()
+
+    def truth(self) -> NDArray[np.int8]:
+        """Return how often each column has each sample; one whose server has died since, when its books were asked for:
+        a job that is over needs no server.
+        """
+        return np.where(self._gone, self._audited, self.counts)
 
     def begin(self, shard: int, attempt: int) -> int | None:
         """Refuse lower attempts from now on; return how far all columns are with a shard, None: it is finished."""
@@ -69,7 +121,7 @@ class ColumnServer:
         """Apply samples start..stop of a shard to every column that has not got them."""
         records = self.records
         offsets = records.offsets(shard.id)
-        code = judge(self.claim, self._own, offsets, start, stop, records.is_stale(shard.id, shard.attempt))
+        code = judge(self.claim, self.own, offsets, start, stop, records.is_stale(shard.id, shard.attempt))
         if code is Code.APPLIED:
             applied = self.claim & (offsets == start)
             records.account(shard.id, shard.attempt, start, stop, applied)
@@ -94,6 +146,13 @@ class Job:
         self.longest_wait_s = 0.0
         """Longest time that a request waited for its answer while there was no fault"""
         self.pods = count()
+        self.servers_least = 1
+        self.lineage = 0
+        """Number of the return to a checkpoint that the columns come from; 0: none"""
+        self.losses = 0
+        """Parameter servers that died with columns"""
+        self.images: dict[str, dict[int, ColumnImage]] = {}
+        """Checkpoint -> column -> its image"""
         self.checkpoint_every_s: float | None = None
         """Interval of checkpoints; None: nobody would take one"""
 
@@ -107,6 +166,7 @@ class Job:
             "dataset": data | {"epochs": self.epochs},
         }
         document["checkpoint"] = {"every_s": self.checkpoint_every_s}
+        document["resources"] = {"ps": {"count": {"min": self.servers_least}}}
         return JobSubmitted(job=self.name, spec=JobSpec.parse(document))
 
     def counted(self, column: int) -> tuple[int, str]:
@@ -116,8 +176,44 @@ class Job:
 
     def missing_and_repeated(self) -> tuple[int, int]:
         """Return how many counts of samples are missing in all columns together, and how many are too many."""
-        counts = np.sum([server.counts for server in self.servers], axis=0)
+        counts = np.sum([server.truth() for server in self.servers], axis=0)
         return int((counts == 0).sum()), int((counts > 1).sum())
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """True once every column of a checkpoint has its image."""
+        return any(len(images) == COLUMNS for images in self.images.values())
+
+    def each(self, columns: Iterable[int]) -> Iterator[tuple[ColumnServer, Columns]]:
+        """Yield each half of the columns with the mask of those of `columns` in it."""
+        mask = np.zeros(COLUMNS, np.bool_)
+        mask[[*columns]] = True
+        for server in self.servers:
+            yield server, mask & server.claim
+
+    def lose(self, columns: Iterable[int]) -> None:
+        """Note that the server of columns has died."""
+        self.losses += 1
+        for server, mask in self.each(columns):
+            server.lose(mask)
+
+    def export(self, checkpoint: str, columns: Iterable[int]) -> None:
+        """Keep images of columns."""
+        kept = self.images.setdefault(checkpoint, {})
+        for server, mask in self.each(columns):
+            kept.update(dict.fromkeys(np.flatnonzero(mask).tolist(), server.image()))
+
+    def load(self, checkpoint: str, columns: Sequence[int], lineage: int) -> None:
+        """Bring columns back from their images; a lineage that is new replaces everything."""
+        if lineage != self.lineage:
+            self.lineage = lineage
+            self.attempts.clear()
+            for server in self.servers:
+                server.reset()
+        for column in columns:
+            for server, mask in self.each([column]):
+                if mask.any():
+                    server.load(mask, self.images[checkpoint][column])
 
 
 class SimulatedWorker:
@@ -132,12 +228,14 @@ class SimulatedWorker:
         self._held: Shard | None = None
         self._offset = 0
         self._is_stale = False
+        self._lineage = self._losses = 0
 
     async def run(self) -> None:
         """Train until nothing is left, or the pod is to leave."""
         beating = asyncio.create_task(self._beat())
         done: ShardReport | None = None
         while not self._is_leaving:
+            losses = self._job.losses  # before the request: the lease does not refer to servers that come after it
             reply = await self._next(done)
             done = None
             if reply.answer in ("end", "unknown"):
@@ -146,13 +244,14 @@ class SimulatedWorker:
                     break
                 await asyncio.sleep(ASKS_AFTER_END_S)
                 continue
-            if reply.forget:
+            if reply.forget and reply.lineage == self._job.lineage:
                 for server in self._job.servers:
                     server.records.finish(reply.forget)
-            if reply.shard is None:
+            if reply.shard is None or reply.lineage != self._job.lineage:
                 await asyncio.sleep(max(0.05, reply.wait_s))
                 continue
             self._held, self._offset, self._is_stale = reply.shard, reply.shard.offset, False
+            self._lineage, self._losses = reply.lineage, losses
             if await self._train(reply.shard):
                 done = None if self._is_stale else ShardReport(id=reply.shard.id, attempt=reply.shard.attempt)
             self._held = None
@@ -203,6 +302,8 @@ class SimulatedWorker:
 
     async def _train(self, shard: Shard) -> bool:
         """Train the rest of a shard; return whether all of it is applied."""
+        if not await self._are_there():
+            return False
         begun = [server.begin(shard.id, shard.attempt) for server in self._job.servers]
         known = [offset for offset in begun if offset is not None]
         self._offset = min(known, default=shard.length)
@@ -212,13 +313,43 @@ class SimulatedWorker:
             await asyncio.sleep(chance().expovariate(1 / STEP_S))
             stop = min(self._offset + BATCH, shard.length)
             for server in self._job.servers:
-                if await _push(server, shard, self._offset, stop, chance()) is not Code.APPLIED:
+                while (code := await self._push(server, shard, self._offset, stop)) is Code.NOT_OWNED:
+                    if not await self._are_there():
+                        return False
+                if code is not Code.APPLIED:
                     return False
             self._offset = stop
             if self._is_leaving or chance().random() < RELEASED_SHARE:
                 await self._give_back(shard)
                 return False
         return True
+
+    async def _are_there(self) -> bool:
+        """Wait until every column has a server; return whether the lease still is about these columns."""
+        while True:
+            if self._is_stale or self._lineage != self._job.lineage or self._losses != self._job.losses:
+                return False
+            if all((server.own[server.claim] == Own.MINE).all() for server in self._job.servers):
+                return True
+            await asyncio.sleep(0.1)
+
+    async def _push(self, server: ColumnServer, shard: Shard, start: int, stop: int) -> Code:
+        """Push until an answer comes; a request that is lost may arrive later, behind others."""
+        lineage = self._lineage
+
+        def push() -> Code:
+            return server.push(shard, start, stop) if lineage == self._job.lineage else Code.STALE
+
+        while True:
+            await asyncio.sleep(chance().expovariate(1 / 0.002))
+            lot = chance().random()
+            if lot >= LOST_SHARE:
+                return push()
+            if lot < LOST_SHARE / 2:
+                push()  # applied, and the answer is lost
+            else:
+                _later(chance().uniform(0, LATE_S), push)
+            await asyncio.sleep(1.0)
 
     async def _give_back(self, shard: Shard) -> None:
         request = ReleaseShard(
@@ -228,21 +359,7 @@ class SimulatedWorker:
             await self._client.call(request, ANSWER_S)
 
 
-async def _push(server: ColumnServer, shard: Shard, start: int, stop: int, chance: Random) -> Code:
-    """Push until an answer comes; a request that is lost may arrive later, behind others."""
-    while True:
-        await asyncio.sleep(chance.expovariate(1 / 0.002))
-        lot = chance.random()
-        if lot >= LOST_SHARE:
-            return server.push(shard, start, stop)
-        if lot < LOST_SHARE / 2:
-            server.push(shard, start, stop)  # applied, and the answer is lost
-        else:
-            _later(chance.uniform(0, LATE_S), server, shard, start, stop)
-        await asyncio.sleep(1.0)
-
-
-def _later(delay_s: float, server: ColumnServer, shard: Shard, start: int, stop: int) -> None:
+def _later(delay_s: float, push: Callable[[], object]) -> None:
     """Push some time later, whatever has become of the worker by then."""
     loop = cast(SimulatedLoop, asyncio.get_running_loop())
-    loop.call_later(delay_s, server.push, shard, start, stop, context=loop.root.context)
+    loop.call_later(delay_s, push, context=loop.root.context)

@@ -20,6 +20,7 @@ from stretto_bus.writer import Writer
 from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.dispatcher.machine import ShardLedger
+from stretto_core.dispatcher.recomputing import EndedSince
 from stretto_core.dispatcher.state import LedgerState
 from stretto_runtime.owner.dead_letters import DeadLetters
 from stretto_runtime.owner.session import Session
@@ -143,6 +144,20 @@ PLANTS = [
         ArbiterMachine._ended,
         "(job.finished and not job.pods)",
         "job.finished",
+        is_of_all=True,
+    ),
+    Plant(
+        "restored columns get nothing again of what they lack",
+        ShardLedger._recompute,
+        "st.recompute(st.book) if event.columns else (0, 0)",
+        "(0, 0)",
+        is_of_all=True,
+    ),
+    Plant(
+        "records of shards are deleted before a later checkpoint has them",
+        EndedSince.add,
+        "if not self.needed:",
+        "if True:",
         is_of_all=True,
     ),
 ]
