@@ -118,7 +118,7 @@ async def test_who_waits_for_a_server_when_the_line_breaks_hears_it_at_once(
     draining = asyncio.create_task(client.bus.connection.drain(subscription))
     flushing = asyncio.create_task(client.bus.flush(600))
     await asyncio.sleep(0.05)
-    assert not draining.done() and not flushing.done()
+    assert [draining.done(), flushing.done()] == [False, False]
     await client.bus.connection._process_op_err(StaleConnectionError())
     with pytest.raises(BusFault):
         await asyncio.wait_for(flushing, 60)

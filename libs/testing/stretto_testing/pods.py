@@ -91,10 +91,6 @@ class PodProcess:
                 rows = tuple(10 * own for own in self.owned[:BUCKETS])
                 buckets, slices = tuple(self.owned[:BUCKETS]), tuple(self.owned[BUCKETS:])
                 return messages.GetOwnershipReply(job=job, buckets=buckets, slices=slices, bucket_rows=rows)
-            case messages.ClaimBuckets():
-                return self._claim(request)
-            case messages.TakeBuckets():
-                return self._take(request)
             case messages.GetMoveStatus():
                 is_running = self.moving is not None and not self.moving.done()
                 done, total = self.moves
@@ -110,12 +106,22 @@ class PodProcess:
                 return messages.ExportStateReply(job=job, accepted=True, size_bytes=100)
             case messages.GetExportStatus():
                 return self._export_status(request.checkpoint_id)
-            case messages.EmptyServer():
-                return self._empty(request)
-            case messages.ImportState():
-                return self._import(request)
+            case messages.ClaimBuckets() | messages.TakeBuckets() | messages.EmptyServer() | messages.ImportState():
+                return self._change(request)
             case _:
                 raise AssertionError(f"no simulated server understands {type(request).__name__}: add it here")
+
+    def _change(self, request: Message) -> Message:
+        match request:
+            case messages.ClaimBuckets():
+                return self._claim(request)
+            case messages.TakeBuckets():
+                return self._take(request)
+            case messages.EmptyServer():
+                return self._empty(request)
+            case _:
+                assert isinstance(request, messages.ImportState)
+                return self._import(request)
 
     def _export_status(self, checkpoint: str) -> Message:
         if checkpoint not in self.exports:
@@ -160,7 +166,7 @@ class PodProcess:
             self.job.lose(columns)
 
     def _import(self, request: messages.ImportState) -> Message:
-        """Load columns as a server does: a request that comes late is refused, and one that is repeated loads nothing."""
+        """Load columns as a server does: a request that comes late is refused, a repeated one loads nothing."""
         wanted = [*request.buckets, *(BUCKETS + number for number in request.slices)]
         missing = [column for column in wanted if not self.owned[column]]
         images = self.job.images.get(request.checkpoint.id, {})
