@@ -43,7 +43,8 @@ $(VENV)/.ready: constraints.txt $(DISTS) $(KERNELS)
 	@test -x $(BIN)/python || { echo "set-up 1 of 4: an environment in $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "set-up 2 of 4: $(PACKAGES) pinned packages, a minute or two (2.9 GB on disk, TensorFlow 1.3 GB of it)"
 	@grep -E '^(setuptools|wheel)==' constraints.txt | $(INSTALL) -q --require-hashes -r /dev/stdin
-	@$(INSTALL) --require-hashes -r constraints.txt | $(PROGRESS)
+	@$(INSTALL) --no-compile --require-hashes -r constraints.txt | $(PROGRESS)
+	@echo "  compiling, on all cores"; $(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true
 	@echo "set-up 3 of 4: Stretto's own packages"
 	@$(INSTALL) $(EDITABLE) | { while read -r word name rest; do [ "$$word" != Obtaining ] || echo "  $${name##*/}"; done; }
 	@echo "set-up 4 of 4: the documentation"
