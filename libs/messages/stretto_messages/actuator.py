@@ -182,12 +182,17 @@ class GroupChanged(Message):
     """The workers of a job that address each other, where its file asks for that.
 
     With ``dense: group`` those of the same devices average their dense gradients. With stages, those of a stage ask
-    one of the next stage for the rest of each step.
+    one of the next stage for the rest of each step. With ``program.resize: restart`` they are the ranks of one program.
     """
 
     version: Annotated[int, Ge(1)]
     """Grows with every change."""
     workers: Annotated[tuple[GroupMember, ...], MaxLen(WORKERS_MAX)]
+    wanted: Count = 0
+    """The number of workers that the plan has, of a program of several ranks, which waits a while for those that lack;
+    0: nobody waits for them."""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"wanted"})
 
 
 example(GroupChanged(job=JOB, version=3, workers=(GroupMember(index=0, address="10.4.0.21:40301"),)))
@@ -335,8 +340,9 @@ class GetServersReply(Message):
     data_workers: Annotated[tuple[DataWorker, ...], MaxLen(DATA_WORKERS_MAX)] = ()
     group_version: Count = 0
     group: Annotated[tuple[GroupMember, ...], MaxLen(WORKERS_MAX)] = ()
+    group_wanted: Count = 0
 
-    SELDOM: ClassVar[frozenset[str]] = frozenset({"group_version", "group"})
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"group_version", "group", "group_wanted"})
 
 
 example(GetServersReply(job=JOB, answer="ok", version=2, plan_version=1, servers=SERVERS))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, MaxLen
 
@@ -284,6 +284,10 @@ class ReleaseShard(Message):
     offset: Count
     failure: Text | None = None
     """Set when the data themselves failed, not the pod."""
+    repeated: Count = 0
+    """Samples behind the offset that a program may have trained all the same, and that it gets a second time."""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"repeated"})
 
 
 example(ReleaseShard(job=JOB, pod="worker-1", shard=311, attempt=1, offset=12_288))

@@ -6,6 +6,7 @@ shards, sends heartbeats and reports, and the program asks it for one batch afte
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -60,6 +61,8 @@ class _Line:
 
 _lines: list[_Line] = []
 """The open connection, if there is one."""
+_saves: list[Callable[[str], object]] = []
+"""The function that saved the last checkpoint, if there is one."""
 
 
 def _line(*, anew: bool = False) -> _Line:
@@ -80,7 +83,7 @@ def samples() -> Iterator[range]:
 
     A batch counts as trained once the next one is asked for. Which batches a worker gets is decided while the job
     runs: each sample goes to one worker, and that of a lost worker to another one. A worker that is to leave ends its
-    program here, by SystemExit, so that ``finally`` and ``atexit`` still run.
+    program here, by SystemExit, so that ``finally`` and ``atexit`` still run; a program of level 2 saves once more.
 
     Raises:
         StrettoError: the program is not run by Stretto, another process of the pod takes its samples, or the process
@@ -89,7 +92,11 @@ def samples() -> Iterator[range]:
     line, is_over = _line(anew=True), False
     try:
         while True:
-            word, rest = line.ask(NEXT)
+            try:
+                word, rest = line.ask(NEXT)
+            except SystemExit:
+                _save_once_more()
+                raise
             is_over = word == END
             if is_over:
                 return
@@ -105,21 +112,33 @@ def checkpoint(save: Callable[[str], object]) -> str:
 
     The step of the batch that was yielded last is over, and no other one has begun. ``save`` gets an empty folder and
     writes all that :func:`restored` needs there. Samples up to here are never handed out again once this function has
-    returned; those after the last checkpoint are, after a loss, to parameters that lack them. Returns the checkpoint's
-    name.
+    returned; those after the last checkpoint are, after a loss, to parameters that lack them. Of several ranks, rank 0
+    alone calls ``save``, and the others wait for it if they call this function at the same step. Returns the
+    checkpoint's name.
 
     Raises:
         StrettoError: as :func:`samples` does, or the job file states no ``program.level`` of 2, or no batch was
             yielded since the loop began.
     """
     line = _line()
-    _, folder = line.ask(CHECKPOINT)
+    word, rest = line.ask(CHECKPOINT)
+    if word == DONE:  # rank 0 has saved
+        return rest
     try:
-        save(folder)
+        save(rest)
     except BaseException:
         line.ask(UNSAVED)
         raise
-    return line.ask(SAVED)[1]
+    name = line.ask(SAVED)[1]
+    _saves[:] = [save]
+    return name
+
+
+def _save_once_more() -> None:
+    """Save before this program ends, as the last checkpoint was: what it has trained since need not be repeated."""
+    with contextlib.suppress(StrettoError):
+        for save in [*_saves]:
+            checkpoint(save)
 
 
 def restored(load: Callable[[str], object]) -> bool:

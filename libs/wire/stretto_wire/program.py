@@ -18,6 +18,8 @@ _SERVERS: dict[str, Any] = {
 }
 """The ``resources.ps`` of a job that runs a program."""
 _IN_PLAN: dict[str, Any] = dict(zip(("ps", "ps_cpu_cores", "ps_memory_bytes"), NO_SERVERS, strict=True))
+RESTART = "restart"
+"""The ``program.resize`` of a job file whose workers are the ranks of one program."""
 CONSISTENT = 2
 """The level of a job whose program and ledger go back to a checkpoint together."""
 EXACT = 3
@@ -53,7 +55,7 @@ class ProgramSpec(Spec):
     resize: Literal["live", "none"] = Field(
         default="live",
         description="live: workers come and go while the others' programs run on; none: their number never changes, so "
-        "that resources.workers.count states one",
+        "that resources.workers.count states one. restart in a job file stands for together",
     )
     progress: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = Field(
         default=None,
@@ -69,7 +71,12 @@ class ProgramSpec(Spec):
     consistent: bool = Field(
         default=False,
         description="level 2: the program takes samples as at level 1, and saves and loads its parameters by "
-        "stretto.agent.checkpoint and stretto.agent.restored, in one worker",
+        "stretto.agent.checkpoint and stretto.agent.restored",
+    )
+    together: bool = Field(
+        default=False,
+        description="resize: restart: the workers are the ranks of one program, as of torch.distributed, which take "
+        "each step together; all of them begin anew whenever a worker comes or goes",
     )
 
     @property
@@ -101,13 +108,15 @@ def completed(document: Any) -> Any:
         program = {**program, "level": 0}
     if isinstance(program, dict) and program.get("level") == CONSISTENT:
         program = {**program, "level": 1, "consistent": True}
+    if isinstance(program, dict) and program.get("resize") == RESTART:
+        program = {**program, "resize": "live", "together": True}
     is_watched = "dataset" not in given if not isinstance(program, dict) else program.get("level") == 0
     if is_watched:
         given = {"dataset": _ONE_RUN, **given}
     if isinstance(resources, dict):
         resources = {"ps": _SERVERS, "data": {"mode": "off"}, **cast("dict[str, Any]", resources)}
         workers = resources.get("workers", {})
-        is_single = is_watched or (isinstance(program, dict) and program.get("consistent") is True)
+        is_single = is_watched or _is_alone(program)
         if is_single and isinstance(workers, dict):
             resources["workers"] = {"count": {"min": 1, "max": 1}, **cast("dict[str, Any]", workers)}
         if isinstance(resources.get("initial"), dict):
@@ -121,6 +130,11 @@ def completed(document: Any) -> Any:
     }
 
 
+def _is_alone(program: Any) -> bool:
+    """Return True for a program at level 2 that is not written for several ranks."""
+    return isinstance(program, dict) and program.get("consistent") is True and not program.get("together")
+
+
 def check_program(program: ProgramSpec | None, model: Any) -> None:
     """Refuse a job with a program and a model, or with neither. Raises ValueError, with the remedy."""
     has_model = model is not None and model.entry != NO_MODEL
@@ -128,14 +142,19 @@ def check_program(program: ProgramSpec | None, model: Any) -> None:
         raise ValueError("a job runs a program or trains a model: leave program out, or model")
     if program is not None and program.consistent and not program.level:
         raise Unfit("level 1 or 2: at level 0 the program takes no samples", "level")
+    if program is not None and program.together and not program.level:
+        raise Unfit("live or none at level 0, which runs all of its program in one worker", "resize")
     if program is not None and program.level and program.progress is not None:
         raise Unfit("leave it out from level 1 on: stretto.agent.samples tells the steps", "progress")
     if program is None and model is not None and not has_model:
         raise ValueError("a command, as in {command: [python, train.py]}; or name the model's own code in model.entry")
 
 
-def check_part(name: str, part: Any, program: ProgramSpec | None) -> None:
-    """Refuse what a job with a program cannot have, or one without must have. Raises Unfit, with the remedy."""
+def check_part(name: str, part: Any, program: ProgramSpec | None, data: Any = None) -> None:
+    """Refuse what a job with a program cannot have, or one without must have. Raises Unfit, with the remedy.
+
+    ``data``: the job's dataset, if it is known by now.
+    """
     if program is None:
         if name == "resources" and not (part.least.servers and (part.initial is None or part.initial.servers)):
             raise Unfit("more than 1 MiB for a parameter server: none runs in so little", "ps")
@@ -144,6 +163,8 @@ def check_part(name: str, part: Any, program: ProgramSpec | None) -> None:
         _check_dataset(part, program)
     elif name == "resources":
         _check_resources(part, program)
+        if program.together and data is not None:
+            _check_ranks(part.workers.count.max, data)
     elif name == "checkpoint" and (part.every_s is not None or part.url or part.restore_from):
         raise Unfit("leave checkpoint out beside program: the program keeps its own parameters")
     elif name in ("rows", "evaluate", "best") and part not in (None, 0, type(part)()):
@@ -172,9 +193,26 @@ def _check_resources(resources: Any, program: ProgramSpec) -> None:
         raise Unfit("leave ps, ps_cpu_cores, ps_memory_bytes and groups out beside program", "initial", named)
     if program.level == 0 and count.max != 1:
         raise Unfit("1 at level 0: each worker would run all of the program", "workers", "count", "max")
-    if program.consistent and count.max != 1:
-        one = "1 at level 2: programs of several workers do not stand at one step when a checkpoint is taken"
-        raise Unfit(one, "workers", "count", "max")
+    if program.consistent and not program.together and count.max != 1:
+        one = "1 at level 2, since programs of several workers do not stand at one step when a checkpoint is taken; or "
+        raise Unfit(f"{one}program.resize restart, with which they are ranks of one program", "workers", "count", "max")
     if program.resize == "none" and count.min != count.max:
         told = f"instead of {count.min} and {count.max}"
         raise Unfit(f"min = max beside program.resize none, {told}", "workers", "count")
+
+
+def _check_ranks(ranks: int, data: Any) -> None:
+    """Refuse data of which some step would have fewer samples than ranks: each rank takes part in each step.
+
+    A step leaves no rest of a shard, or one of at least as many samples as there may be ranks, which a full step of
+    any number of ranks allows from twice so many samples a batch on.
+    """
+    most = "workers", "count", "max"
+    if data.batch_size < 2 * ranks:
+        remedy = f"at most {data.batch_size // 2}, half of dataset.batch_size {data.batch_size}, beside resize restart"
+        raise Unfit(remedy, *most)
+    if 0 < (rest := data.samples % (data.batch_size * data.batches_per_shard)) < ranks:
+        remedy = (
+            f"at most {rest} beside resize restart, the samples of the last shard of dataset.samples {data.samples}"
+        )
+        raise Unfit(f"{remedy}, or other dataset.samples: each rank has a sample in each step", *most)

@@ -9,6 +9,7 @@ from stretto_wire.jobspec.jobfile import read_job
 
 PROGRAM = "name: a\nprogram: {command: [python, train.py]}\n"
 LEASED = PROGRAM + "dataset: {samples: 1000, batch_size: 10}\n"
+RANKS = LEASED.replace("]}", "], resize: restart, level: 2}")
 
 
 def test_a_program_has_no_servers_and_keeps_its_own_parameters() -> None:
@@ -28,6 +29,13 @@ def test_a_program_without_a_dataset_is_one_run_of_one_worker() -> None:
     assert (bounded.workers, bounded.worker_memory_bytes) == (1, 2**31), "other limits of workers leave it at one"
 
 
+def test_the_workers_of_a_program_may_be_its_ranks() -> None:
+    spec = read_job(RANKS + "resources: {workers: {count: {max: 5}}}")
+    assert spec.program is not None
+    assert (spec.program.together, spec.program.guarantee, spec.resources.most.workers) == (True, 2, 5)
+    assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
 @pytest.mark.parametrize(
     ("text", "field", "remedy"),
     [
@@ -41,7 +49,19 @@ def test_a_program_without_a_dataset_is_one_run_of_one_worker() -> None:
         (PROGRAM.replace("]}", "], progress: '(a{9999999999})'}"), "program.progress", "a regular expression, as in"),
         (PROGRAM.replace("]}", "], progress: step}"), "program.progress", "one group around the number of steps"),
         (LEASED.replace("]}", "], progress: 'step (.)'}"), "program.progress = step (.)", "leave it out from level 1"),
-        (LEASED.replace("]}", "], resize: restart}"), "program.resize", "live, none"),
+        (LEASED.replace("]}", "], resize: never}"), "program.resize", "live, none"),
+        (PROGRAM.replace("]}", "], resize: restart}"), "program.resize", "live or none at level 0"),
+        (RANKS + "resources: {workers: {count: {max: 6}}}", "resources.workers.count.max = 6", "at most 5, half of"),
+        (
+            RANKS.replace("1000", "962") + "resources: {workers: {count: {max: 3}}}",
+            "resources.workers.count.max = 3",
+            "at most 2 beside resize restart, the samples of the last shard",
+        ),
+        (
+            LEASED.replace("]}", "], level: 2}") + "resources: {workers: {count: {max: 2}}}",
+            "resources.workers.count.max = 2",
+            "or program.resize restart, with which they are ranks",
+        ),
         (LEASED.replace("]}", "], resize: none}"), "resources.workers.count = absent", "min = max"),
         (PROGRAM.replace("]}", "], level: 1}"), "dataset", "has to be stated"),
         (LEASED.replace("]}", "], level: 0}"), "dataset", "leave dataset out at level 0"),

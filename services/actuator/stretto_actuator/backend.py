@@ -112,7 +112,8 @@ class PodSpec:
     place itself, whose keys become variables; a place without secrets finds them in ``files``. ``volumes``: data beside
     its own. ``texts``: absolute path -> content, laid into a container; the pod's program writes the others.
     ``extended``: counts of devices, which the backend chooses. ``node_selector``, ``tolerations``: labels and taints of
-    the nodes that it may be on, where there are nodes.
+    the nodes that it may be on, where there are nodes. ``listens``: the variable by which it learns at which port its
+    program may listen, where a box leaves it no other one; empty: its program is not to listen.
     """
 
     job: str
@@ -133,6 +134,7 @@ class PodSpec:
     extended: Extended = ()
     node_selector: Mapping[str, str] = field(default_factory=dict[str, str])
     tolerations: tuple[Toleration, ...] = ()
+    listens: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,7 @@ class Actuator(Service[ActuatorSettings, ActuatorState, ActuatorMachine]):
             runs_program=spec.program is not None,
             watched=spec.level == 0,
             averages_dense=spec.resources.workers.dense == "group",
+            together=spec.program is not None and spec.program.together,
         )
 
     def answer(self, query: Message, machine: ActuatorMachine | None) -> RenewCredentialsReply | GetPodLogReply:

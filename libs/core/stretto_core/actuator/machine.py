@@ -171,7 +171,7 @@ class ActuatorMachine:
         state.final_checkpoint_due = event.final_checkpoint
         state.worker_memory_max_bytes = event.worker_memory_max_bytes
         state.data = event.data
-        state.averages_dense = event.averages_dense
+        state.averages_dense, state.together = event.averages_dense, event.together
         state.runs_program, state.watched = event.runs_program, event.watched
         if event.runs_program:  # there are no parameters to place before workers can start
             state.layout = "ready"

@@ -120,15 +120,16 @@ def answer(state: ActuatorState, request: GetServers) -> GetServersReply:
         data_workers=state.data_published,
         group_version=state.group_version,
         group=state.group_published,
+        group_wanted=state.group_wanted,
     )
 
 
 def regroup(state: ActuatorState) -> Facts:
     """Publish the workers that address each other, if they are others than those published last.
 
-    Those of a plan without stages need none, unless they average dense gradients.
+    Those of a plan without stages need none, unless they average dense gradients or are ranks of one program.
     """
-    addressed = state.averages_dense or (state.plan is not None and state.plan.stages > 1)
+    addressed = state.averages_dense or state.together or (state.plan is not None and state.plan.stages > 1)
     running = tuple(
         GroupMember(
             index=pod.number, address=pod.address, device=pod.device, stage=pod.stage, first_layer=pod.first_layer
@@ -139,8 +140,9 @@ def regroup(state: ActuatorState) -> Facts:
     if running == state.group_published:
         return []
     state.group_published = running
+    state.group_wanted = state.plan.workers if state.together and state.plan is not None else 0
     state.group_version += 1
-    return [GroupChanged(job=state.job, version=state.group_version, workers=running)]
+    return [GroupChanged(job=state.job, version=state.group_version, workers=running, wanted=state.group_wanted)]
 
 
 def _list(state: ActuatorState, servers: list[Pod]) -> Facts:

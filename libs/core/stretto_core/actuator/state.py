@@ -54,6 +54,8 @@ class JobOpened:
     data: DataWorkers = NO_DATA_WORKERS
     averages_dense: bool = False
     """Workers average dense gradients, and have to know each other. Workers of stages know each other in any case."""
+    together: bool = False
+    """Workers run one program of several ranks, and have to know each other."""
     runs_program: bool = False
     """Workers run a program of the user's: there are no parameter servers, and a worker ends when its program does."""
     watched: bool = False
@@ -171,9 +173,12 @@ class ActuatorState:
     runs_program: bool = False
     watched: bool = False
     averages_dense: bool = False
+    together: bool = False
     group_version: int = 0
     """Version of the last GroupChanged."""
     group_published: tuple[GroupMember, ...] = ()
+    group_wanted: int = 0
+    """Workers that the plan had then, of a program of several ranks."""
 
     pods: dict[str, Pod] = field(default_factory=dict[str, Pod])
     next_number: dict[str, int] = field(default_factory=lambda: {"worker": 0, "ps": 0, "data": 0})

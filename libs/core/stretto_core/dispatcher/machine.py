@@ -505,7 +505,7 @@ class ShardLedger:
                 abandoned = ShardAbandoned(job=st.job, shard=shard_message(lease), reason=bounded(reason))
                 return [Emit(abandoned), *self._settle(), reply]
         why: RequeueReason = "released" if event.failure is None else "failed"
-        return [*self._requeue(event.pod, worker, why, now), reply]
+        return [*self._requeue(event.pod, worker, why, now, event.repeated), reply]
 
     def _pod_exited(self, pod: str, now: float) -> list[Action]:
         st = self.state
@@ -587,7 +587,7 @@ class ShardLedger:
                 "offset", offset, f"0 to {lease.length}, the samples of shard {lease.id} that are applied"
             )
 
-    def _requeue(self, name: str, worker: Worker, reason: RequeueReason, now: float) -> list[Action]:
+    def _requeue(self, name: str, worker: Worker, reason: RequeueReason, now: float, repeated: int = 0) -> list[Action]:
         """Put back what a worker holds, to be leased before any fresh data. Nobody began the shard ahead: no fact."""
         shard, book = worker.lease, self.state.book
         if shard is None or book is None:
@@ -597,7 +597,7 @@ class ShardLedger:
             return []
         self.state.requeued_total += 1
         if self.state.runs_program:
-            self.state.samples_recomputed += perhaps_repeated(shard, reason, book.data.batch_size)
+            self.state.samples_recomputed += perhaps_repeated(shard, reason, book.data.batch_size, repeated)
         if not self.state.may_tell(now, self.settings.shard_facts_per_s, RETURNS_RESERVE_S):
             return []
         requeued = ShardRequeued(job=self.state.job, shard=shard_message(shard), pod=name, reason=reason)
@@ -637,14 +637,14 @@ def _leases(state: LedgerState, shard: Shard, stale: bool, forget: tuple[int, ..
     )
 
 
-def perhaps_repeated(shard: Shard, reason: RequeueReason, batch_size: int) -> int:
+def perhaps_repeated(shard: Shard, reason: RequeueReason, batch_size: int, told: int = 0) -> int:
     """Return how many samples of a shard that comes back a program may train a second time.
 
-    A program that fails or is released says how far it was, and trains at most one batch that it has not passed; of a
-    lost one only its last heartbeat is known.
+    Who gives a shard back says how far it was, and how many samples behind that it has begun (``told``): one that
+    fails at most a batch, ranks of one program a batch each. Of a lost one only its last heartbeat is known.
     """
     rest = shard.length - shard.offset
-    return {"released": 0, "failed": min(batch_size, rest)}.get(reason, rest)
+    return min({"released": told, "failed": max(batch_size, told)}.get(reason, rest), rest)
 
 
 def _check_worker(pod: str) -> None:

@@ -20,7 +20,14 @@ class Batches:
     """The batches of one program, which asks from one thread at a time."""
 
     def __init__(
-        self, leases: Leases, meter: StepTimer, batch_size: int, leaving: threading.Event, *, consistent: bool = False
+        self,
+        leases: Leases,
+        meter: StepTimer,
+        batch_size: int,
+        leaving: threading.Event,
+        *,
+        consistent: bool = False,
+        least: int = 0,
     ) -> None:
         self._consistent = consistent
         """The program's parameters and the ledger go back together (level 2)."""
@@ -28,15 +35,16 @@ class Batches:
         """True once the program's parameters have samples that others may train: it has to begin anew."""
         self._leases = leases
         self._meter = meter
-        self._batch_size = batch_size
+        self._batch_size, self._least = batch_size, least
+        """Samples of a batch, and the fewest that are left of a shard if any are; twice those fit into a batch."""
         self._leaving = leaving
         self.is_left = False
         """True once a program of level 2 has left its loop in the middle of a batch: it gets no other one."""
         self._given = 0
         """Samples of the batch that the program works on."""
         self._given_at_s = 0.0
-        self._is_begun = False
-        """True while the program may have worked on samples of the lease that it has not passed."""
+        self._begun = 0
+        """Samples of the lease that the program may have worked on, and has not passed."""
         self.ended = False
         """True once the program was told that there are no more samples."""
         self.over = False
@@ -53,12 +61,13 @@ class Batches:
             if self.over or self.lost:
                 return LEAVE
             if self._leaving.is_set():
-                self.give_back()
+                if not self._consistent:  # at level 2 the program may save before it ends, under its lease
+                    self.give_back()
                 return LEAVE
             if shard is not None:
                 first = shard.start + self._leases.offset
-                self._given = min(self._batch_size, shard.start + shard.length - first)
-                self._given_at_s, self._is_begun = time.monotonic(), True
+                self._given = self._begun = self._size(shard.length - self._leases.offset)
+                self._given_at_s = time.monotonic()
                 return f"{BATCH} {first} {first + self._given}"
             reply = self._leases.next(0)
             if reply is not None and reply.stale:  # the shard is trained again, and the parameters have it
@@ -67,6 +76,10 @@ class Batches:
                 self.ended = True
                 return END
             self._wait(reply)
+
+    def _size(self, left: int) -> int:
+        """Return the samples of the next batch of a shard with so many left."""
+        return left if left <= self._batch_size else min(self._batch_size, left - self._least)
 
     def _wait(self, reply: NextShardReply | None) -> None:
         if reply is None:
@@ -81,7 +94,7 @@ class Batches:
             return
         self._leases.passed(self._leases.offset + self._given)
         self._meter.step(self._given_at_s, time.monotonic(), self._given, StepTime())
-        self._given, self._is_begun = 0, False
+        self._given = self._begun = 0
 
     def _settle(self) -> None:
         """Report a shard that is over, and let go of one that another worker has by now."""
@@ -90,7 +103,7 @@ class Batches:
             return
         if not self._leases.current:
             self._leases.drop()
-            self._is_begun = False
+            self._begun = 0
             self.lost |= self._consistent
         elif self._leases.offset >= shard.length:
             self._leases.completed()
@@ -104,13 +117,10 @@ class Batches:
     def give_back(self, failure: str | None = None) -> None:
         """Return what the program has not trained; ``failure``: it ended with an error, by its last words.
 
-        In the middle of a batch a shard comes back without a failure by the pod's end alone, which counts all of its
-        rest as perhaps repeated; a release counts nothing.
+        The batch that the program was in the middle of counts as perhaps repeated.
         """
         self._settle()
-        if self._is_begun and failure is None:
-            self._leases.beat()  # the last word on how far it was
-            return
         if self._leases.shard is None and self._leases.has_report:
             self._leases.next(0)  # reports the shard that is over; one that the reply leases is returned at once
-        self._leases.release(self._leases.offset, failure)
+        self._leases.release(self._leases.offset, failure, self._begun)
+        self._begun = 0

@@ -7,6 +7,7 @@ worker has returned the ledger in between, and the mark is of these parameters.
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import TypeVar
 
@@ -16,10 +17,13 @@ from stretto_messages.dispatcher import MarkLedger, MarkLedgerReply, ReturnLedge
 from ..agent import CHECKPOINT, DONE, LEAVE, LOAD, REFUSED, RESTORED, SAVE, SAVED, UNSAVED
 from ..errors import BusError, CallRefused, DataError
 from ..pod.bus import PodBus
+from ..pod.process import Pod
 from ..worker.leases import Leases
 from .batches import AGAIN_S, LEFT, Batches
 from .kept import KeptCheckpoint, KeptCheckpoints
 
+STORE_VARIABLE = "STRETTO_PROGRAM_STORE"
+"""Variable of a pod with the address of its job's folder in the store, for checkpoints of a program."""
 TIMEOUT_S = 3.0
 Reply = TypeVar("Reply", bound=Message)
 
@@ -93,7 +97,12 @@ class Consistent:
     @property
     def refusal(self) -> str:
         """Why the program gets no batch; empty: it may have one."""
-        if self._is_loaded or self._last is None or self._last.parameters is None:
+        return "" if self._is_loaded else self.to_load
+
+    @property
+    def to_load(self) -> str:
+        """Why a program gets no batch that has not loaded parameters; empty: there are none."""
+        if self._last is None or self._last.parameters is None:
             return ""
         return f"call stretto.agent.restored(load) before samples(): the job goes on from {self._last.name}"
 
@@ -154,3 +163,9 @@ class Consistent:
             except BusError:
                 if self._leaving.wait(AGAIN_S):
                     raise
+
+
+def consistent_of(pod: Pod, leases: Leases, batches: Batches, leaving: threading.Event) -> Consistent:
+    """Return the checkpoints of the pod's program. Raises DataError: its store is no folder."""
+    kept = KeptCheckpoints(os.environ.get(STORE_VARIABLE, ""), pod.settings.job, pod.settings.pod)
+    return Consistent(pod.bus, leases, batches, kept, leaving)

@@ -156,8 +156,11 @@ class Leases:
         with self._lock:
             self._held = self._ahead = None
 
-    def release(self, offset: int, failure: str | None = None) -> None:
-        """Return the shard to the queue; ``failure`` is the error message if its data failed."""
+    def release(self, offset: int, failure: str | None = None, repeated: int = 0) -> None:
+        """Return the shard to the queue; ``failure`` is the error message if its data failed.
+
+        ``repeated``: samples behind the offset that may have been trained.
+        """
         with self._lock:
             held = self._held
             self._held = self._ahead = None  # the dispatcher takes both back
@@ -170,6 +173,7 @@ class Leases:
             attempt=held.shard.attempt,
             offset=offset,
             failure=failure[:2000] if failure else None,
+            repeated=repeated,
         )
         try:
             self._bus.call(request, ReleaseShardReply, timeout_s=3.0)

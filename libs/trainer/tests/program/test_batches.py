@@ -15,10 +15,11 @@ from stretto.worker.step_timer import StepTimer
 class Asked:
     """A program that asks; ``leaving`` and the ledger's state are the test's."""
 
-    def __init__(self, batch_size: int = 8) -> None:
+    def __init__(self, batch_size: int = 8, least: int = 0, *, runs_program: bool = False) -> None:
         self.bus, self.leaving, self.meter = LedgerBus(), threading.Event(), StepTimer()
+        self.bus.ledger.state.runs_program = runs_program
         self.leases = Leases(self.bus, self.leaving)  # type: ignore[arg-type]
-        self.batches = Batches(self.leases, self.meter, batch_size, self.leaving)
+        self.batches = Batches(self.leases, self.meter, batch_size, self.leaving, least=least)
 
     def next(self) -> list[int]:
         word, *numbers = self.batches.next().split()
@@ -74,15 +75,29 @@ def test_a_loop_that_is_left_early_gets_its_batch_again() -> None:
     assert asked.next() == first
 
 
-def test_a_shard_that_is_left_in_the_middle_of_a_batch_comes_back_by_the_end_of_its_pod() -> None:
-    """A release would count nothing as repeated."""
-    asked = Asked()
+def test_of_a_shard_that_is_left_in_the_middle_of_a_batch_that_batch_counts_as_repeated() -> None:
+    asked = Asked(runs_program=True)
     asked.next()
     asked.next()
     asked.batches.forget()
     asked.batches.give_back()
-    assert not asked.book.requeued
-    assert asked.bus.ledger.state.workers["worker-0"].lease.offset == 8
+    (shard, *_) = asked.book.requeued
+    assert shard.offset == 8
+    assert asked.bus.ledger.state.samples_recomputed == 8
+
+
+@pytest.mark.parametrize("left", range(1, 40))
+def test_a_step_leaves_no_rest_of_a_shard_or_one_that_is_enough_for_all_ranks(left: int) -> None:
+    batches = Asked(batch_size=16, least=8).batches
+    steps = list[int]()
+    rest = left
+    while rest:
+        steps.append(batches._size(rest))
+        rest -= steps[-1]
+        assert not 0 < rest < 8
+    assert max(steps) <= 16
+    assert len(steps) <= -(-left // 16) + 1
+    assert left < 8 or min(steps) >= 8
 
 
 def test_a_shard_that_another_worker_has_is_dropped() -> None:

@@ -13,8 +13,10 @@ import stretto.agent
 from ledger_bus import LedgerBus
 from stretto.errors import StrettoError
 from stretto.pod.process import Pod
-from stretto.program import host
-from stretto.program.host import ProgramHost, keep_run, patience_of, report_run
+from stretto.program import asked as sockets
+from stretto.program import child
+from stretto.program.child import patience_of
+from stretto.program.host import ProgramHost, keep_run, report_run
 from stretto.worker.leases import Leases
 from stretto_wire.program import ProgramSpec
 
@@ -32,7 +34,7 @@ def asked(runs: Any) -> str:
     with theirs:
         theirs.sendall(b"next\n")
         theirs.shutdown(socket.SHUT_WR)
-        runs._serve(ours)
+        runs._asked._serve(ours)
         return theirs.makefile().readline().split()[0]
 
 
@@ -40,30 +42,30 @@ def test_a_connection_waits_for_the_end_of_the_one_before(monkeypatch: pytest.Mo
     runs = hosted()
     waits: list[float] = []
     lock = SimpleNamespace(acquire=lambda timeout: not waits.append(timeout), release=lambda: None)
-    monkeypatch.setattr(runs, "_asking", lock)
+    monkeypatch.setattr(runs._asked, "asking", lock)
     assert asked(runs) == stretto.agent.BATCH
-    assert waits == [host.ASKING_S]
+    assert waits == [sockets.ASKING_S]
 
 
 def test_a_second_process_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "ASKING_S", 0.0)
+    monkeypatch.setattr(sockets, "ASKING_S", 0.0)
     runs = hosted()
-    with runs._asking:
+    with runs._asked.asking:
         assert asked(runs) == stretto.agent.REFUSED
 
 
 def test_a_process_that_the_program_left_behind_does_not_hold_its_worker() -> None:
     runs = hosted()
     ours, theirs = socket.socketpair()
-    serves = threading.Thread(target=runs._serve, args=(ours,), daemon=True)
+    serves = threading.Thread(target=runs._asked._serve, args=(ours,), daemon=True)
     serves.start()
     with theirs:
         theirs.sendall(b"next\n")
         assert theirs.makefile().readline().startswith(stretto.agent.BATCH)
-        runs._hang_up()
-        assert runs._asking.acquire(timeout=60)
+        runs._asked.hang_up()
+        assert runs._asked.asking.acquire(timeout=60)
     serves.join(60)
-    assert not runs._links
+    assert not runs._asked._links
 
 
 def test_a_socket_that_is_gone_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_the_success_of_a_run_counts_though_its_lease_expired(is_told: bool, mon
 
 def test_a_program_gets_sigterm_once_and_before_its_pod_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [patience_of(grace_s) for grace_s in (15.0, 6.0, 0.0)] == [10.0, 4.0, 0.0]
-    monkeypatch.setattr(host, "POLL_S", 0.0)
+    monkeypatch.setattr(child, "POLL_S", 0.0)
     runs = hosted(level=0)
     runs._pod.leaving.set()
     polls, signals = iter([None, None, None, 0]), list[str]()

@@ -735,7 +735,7 @@ class JobSpec(Spec):
     @classmethod
     def _fits_the_program(cls, part: Any, info: ValidationInfo) -> Any:
         if "program" in info.data:
-            check_part(str(info.field_name), part, info.data["program"])
+            check_part(str(info.field_name), part, info.data["program"], info.data.get("dataset"))
         return part
 
     @field_validator("dataset")

@@ -23,7 +23,7 @@ from ..pod import job_volumes
 from ..settings import ActuatorSettings
 from . import landlock, mounts, seccomp
 from .control_groups import Cgroups
-from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, DEVICE, READ, SHOW, WRITE
+from .landlock import ABI_LEAST, ABI_SCOPES, BOXED, CLOSED, DEVICE, LISTEN, READ, SHOW, WRITE
 
 FILE_URL = "file://"
 SHARED_MEMORY = Path("/dev/shm")
@@ -45,7 +45,8 @@ class Box:
 
     ``closed``: places that are neither read nor written, but for what follows; all others are read. ``reads`` and
     ``writes``: folders that are there already. ``devices``: files of devices. ``shown``: folders that are there in the
-    pod's view, for the sockets of its job's other pods, and are neither read nor written.
+    pod's view, for the sockets of its job's other pods, and are neither read nor written. ``listens``: the variable
+    with the port at which its program may listen; empty: it listens where the kernel chooses alone.
     """
 
     closed: tuple[str, ...]
@@ -53,6 +54,7 @@ class Box:
     writes: tuple[str, ...]
     devices: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
+    listens: str = ""
 
     def options(self) -> Iterator[str]:
         """Yield the arguments of ``landlock.py``."""
@@ -60,6 +62,8 @@ class Box:
         for name, paths in places.items():
             for path in paths:
                 yield from (name, path)
+        if self.listens:
+            yield from (LISTEN, self.listens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +106,7 @@ class Boxes:
             raise BackendError(f"{spec.job}/{spec.pod} gets no folder of its own: {error}; {remedy}") from error
         started_from = (place for place in self._started_from(spec) if place.is_dir())
         reads = [folder, *started_from, *(place for place, is_writable in volumes if not is_writable)]
-        return Box(_resolved(barred), _resolved(reads), writes, shown=_resolved([folder.parent]))
+        return Box(_resolved(barred), _resolved(reads), writes, shown=_resolved([folder.parent]), listens=spec.listens)
 
     def _plain(self, folder: Path) -> Path:
         """Return a job's folder. Raises BackendError: below the operator's store the way to it has a link.

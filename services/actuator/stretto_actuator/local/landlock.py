@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 CLOSED, READ, WRITE, DEVICE, SHOW = "--closed", "--read", "--write", "--device", "--show"
+LISTEN = "--listen"
+"""Option with the name of a variable, by which the pod learns at which port its program may listen."""
 BOXED = "STRETTO_BOXED_"
 """Begins the names of the pod's own variables until it is in its box: the loader, the shell and Python heed none."""
 CANNOT_CONFINE = 125
@@ -123,13 +125,18 @@ def around(closed: Iterable[str]) -> Iterator[str]:
 
 
 def confine(
-    closed: Sequence[str], reads: Sequence[str], writes: Sequence[str], version: int, devices: Sequence[str] = ()
+    closed: Sequence[str],
+    reads: Sequence[str],
+    writes: Sequence[str],
+    version: int,
+    devices: Sequence[str] = (),
+    ports: Sequence[int] = (_PORT_OF_THE_KERNEL,),
 ) -> None:
     """Confine this process, and all that it starts, for good. ``version``: the ABI to use.
 
     ``closed``: places that are neither read nor written; all others are read. ``reads`` and ``writes``: what is open in
     them nevertheless. ``devices``: files of devices, beside those that every pod has. All are absolute paths without
-    links. Raises OSError.
+    links. ``ports``: where it may listen. Raises OSError.
     """
     handled = _HANDLED | (_IOCTL_DEV if version >= ABI_IOCTL else 0)
     scoped = _ABSTRACT_SOCKETS | _SIGNALS if version >= ABI_SCOPES else 0
@@ -152,8 +159,8 @@ def confine(
         finally:
             os.close(opened)
 
-    if bound:
-        _call(_ADD_RULE, ruleset, _RULE_PORT, ctypes.byref(_PortAttr(bound, _PORT_OF_THE_KERNEL)), 0)
+    for port in ports if bound else ():
+        _call(_ADD_RULE, ruleset, _RULE_PORT, ctypes.byref(_PortAttr(bound, port)), 0)
     # names of files are shown: Python looks for modules by listing the folders on its path
     allow("/", _READ_DIR, needed=True)
     for path in around((*closed, _DEVICES)):
@@ -198,6 +205,21 @@ def _drop_capabilities() -> None:
         return  # not root
 
 
+def _reserved_port() -> int:
+    """Return a port that the kernel chooses, and keeps for this process and what it executes, since it stays bound.
+
+    A socket may be bound to it once more, and listen, as long as no other one does (SO_REUSEADDR). Raises OSError.
+    """
+    import socket  # few pods need it
+
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("", _PORT_OF_THE_KERNEL))
+    port = int(reserved.getsockname()[1])
+    os.set_inheritable(reserved.detach(), True)
+    return port
+
+
 def _give_up(why: str) -> NoReturn:
     """End as the shell around it does when it cannot start the pod."""
     sys.stdout.write(f"not started: {why}\n")
@@ -212,8 +234,8 @@ def main(
     ``restrict``, and execute the command.
 
     Arguments: the options ``--closed``, ``--read``, ``--write``, ``--device`` and ``--show`` (in the view, no more),
-    each with a path, as often as needed; ``--``; the command. It gets the variables that begin with ``BOXED``, without
-    that.
+    each with a path, as often as needed; ``--listen``; ``--``; the command. It gets the variables that begin with
+    ``BOXED``, without that.
     """
     end = sys.argv.index("--")
     options, command = sys.argv[1:end], sys.argv[end + 1 :]
@@ -221,14 +243,16 @@ def main(
     closed, reads, writes, devices, shown = (
         [path for name, path in pairs if name == each] for each in (CLOSED, READ, WRITE, DEVICE, SHOW)
     )
+    told = {}
     try:
+        told = {name: str(_reserved_port()) for option, name in pairs if option == LISTEN}
         if shelter is not None:
             shelter(closed, [*shown, *reads], writes, _folder)
-        confine(closed, reads, writes, abi(), devices)
+        confine(closed, reads, writes, abi(), devices, [_PORT_OF_THE_KERNEL, *map(int, told.values())])
         restrict()
     except OSError as error:
         _give_up(f"the pod cannot be confined: {error}; STRETTO_ACTUATOR_LOCAL_CONFINE=off starts it without a box")
-    environment = {name[len(BOXED) :]: value for name, value in os.environ.items() if name.startswith(BOXED)}
+    environment = {name[len(BOXED) :]: value for name, value in os.environ.items() if name.startswith(BOXED)} | told
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:

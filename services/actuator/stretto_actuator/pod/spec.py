@@ -157,4 +157,5 @@ def pod_spec(
         extended=extended_of(device.extended) if device else job.resources.extended.of_pod(pod.role),
         node_selector=device.node_selector if device else {},
         tolerations=device.tolerations if device else (),
+        listens="STRETTO_PROGRAM_PORT" if job.program is not None and job.program.together else "",
     )

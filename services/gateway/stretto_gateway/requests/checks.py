@@ -270,9 +270,10 @@ def changed_plan(view: JobView, workers: int | None, ps: int | None) -> Plan:
     asked = {name: count for name, count in (("workers", workers), ("ps", ps)) if count is not None}
     if ps is not None:
         check_has_no_program(view, "ps", ps, "there are no parameter servers")
-    if view.level in (0, CONSISTENT) and workers not in (None, 1):
+    is_alone = view.level in (0, CONSISTENT) and not (view.spec.program is not None and view.spec.program.together)
+    if is_alone and workers not in (None, 1):
         text = f"{view.name} runs all of its program in one worker: {view.guarantee}"
-        remedy = "1; at level 1, a program reads stretto.agent.samples, and workers share them"
+        remedy = "1; with program.resize restart, workers are ranks of one program; at level 1 each may run its own"
         raise Problem(422, "runs-program", text, field="workers", value=workers, remedy=remedy)
     for name, count in asked.items():
         least, most = limits[name].min, limits[name].max

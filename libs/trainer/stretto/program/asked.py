@@ -1,0 +1,82 @@
+"""The socket at which a program asks for its batches: one of its processes at a time, one line at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from ..agent import REFUSED
+
+ASKING_S = 2.0
+"""Seconds for which a connection of the program waits until the one before it is over."""
+
+
+class AskedSocket:
+    """Answers the program's processes by ``answer``; ``left`` is called when one of them has closed its connection."""
+
+    def __init__(self, answer: Callable[[str], str], left: Callable[[], None]) -> None:
+        self._answer, self._left = answer, left
+        self.asking = threading.Lock()
+        """Held while a process of the program takes the samples."""
+        self._links: set[socket.socket] = set()
+        self._is_over = False
+        """True once the program is gone: whatever was asked last gets no answer."""
+
+    def listen(self, folder: Path) -> str:
+        """Listen for the program's processes; return the path of the socket."""
+        path = folder / "agent.sock"
+        path.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX)
+        directory = os.open(folder, os.O_PATH | os.O_DIRECTORY)  # the path may be too long for an address
+        listener.bind(f"/proc/self/fd/{directory}/{path.name}")
+        os.close(directory)
+        listener.listen()
+        threading.Thread(target=self._accept, args=(listener,), name="agent", daemon=True).start()
+        return str(path)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            link, _ = listener.accept()
+            threading.Thread(target=self._serve, args=(link,), name="program", daemon=True).start()
+
+    def _serve(self, link: socket.socket) -> None:
+        """Answer one process of the program until it closes its connection."""
+        self._links.add(link)
+        try:
+            self._answer_all(link)
+        except OSError:  # the program was killed before it got its answer
+            pass
+        finally:
+            self._links.discard(link)
+
+    def _answer_all(self, link: socket.socket) -> None:
+        with link, link.makefile("r", encoding="ascii") as asked:
+            request = asked.readline().strip()  # before any answer, which an unread request would lose
+            if not request:
+                return
+            if not self.asking.acquire(timeout=ASKING_S):
+                refused = "another process of this pod takes its samples: let one of them ask, and hand them on"
+                link.sendall(f"{REFUSED} {refused}\n".encode())
+                return
+            try:
+                while request and not self._is_over:
+                    link.sendall(f"{self._answer(request)}\n".encode())
+                    request = asked.readline().strip()
+            finally:
+                self._left()
+                self.asking.release()
+
+    def hang_up(self) -> None:
+        """End all connections: a process that the program left behind may hold its own for ever."""
+        self._is_over = True
+        for link in list(self._links):
+            with contextlib.suppress(OSError):  # it is over already
+                link.shutdown(socket.SHUT_RDWR)
+
+    def begin(self) -> None:
+        """Answer a program that is started anew."""
+        self._is_over = False

@@ -1,0 +1,252 @@
+"""The first rank of a program leases for all of them, and each step begins once every rank stands before it.
+
+To the dispatcher the ranks are one worker. Whoever is the first of a group leases a shard, cuts it into steps and each
+step into as many parts as there are ranks: no rank has a step more than another one, and none is without a sample, so
+that the collectives of all ranks match. While all ranks stand before a step, the books and the parameters of rank 0 are
+of one instant: that is where a checkpoint is taken, and where ranks are told to leave. A group ends with each change of
+its members, and another one begins.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple
+
+from stretto_plane import Peer
+
+from ..agent import BATCH, CHECKPOINT, DONE, LEAVE, NEXT, REFUSED, RESTORED, SAVE, SAVED, UNSAVED
+from ..errors import BusError
+from ..worker.leases import Leases
+from .batches import Batches
+from .consistent import Consistent
+
+AGAIN, GO, BLAMED, SPARED = "again", "go", "blamed", "spared"
+"""First words of answers between workers: ask once more; the program may start; it has failed; another one has."""
+WAIT_S = 2.0
+"""Longest time that a request waits for the other ranks before it is asked again."""
+LOOK_S = 0.2
+BLAME_S = 5.0
+"""Seconds after the first failure of a rank's program until it is blamed: if a worker was lost, all of them fail."""
+_ALONE = "checkpoint was called where rank 0 did not call it: call it at the same step in all ranks, or in rank 0 alone"
+_NO_LEVEL = "checkpoints are of level 2; state program.level: 2"
+
+
+class _Asked(NamedTuple):
+    number: int
+    request: str
+
+
+class Failure(NamedTuple):
+    """The first program of a group that has failed, and when."""
+
+    rank: int
+    status: int
+    at_s: float
+
+
+class Lead:
+    """The steps of one group. Each rank asks from one thread at a time, under numbers that grow.
+
+    ``stop`` is set once the group is to end.
+    """
+
+    def __init__(
+        self,
+        ranks: int,
+        leases: Leases,
+        batches: Batches,
+        consistent: Consistent | None,
+        stop: threading.Event,
+        clock: Callable[[], float],
+    ) -> None:
+        self.leases, self.batches, self.consistent, self.stop = leases, batches, consistent, stop
+        self._clock = clock
+        self._turn = threading.Condition()
+        self._waiting: dict[int, _Asked] = {}
+        """Requests that are answered once those of the other ranks are there."""
+        self._answered: dict[int, tuple[int, str]] = {}
+        """The last answer to each rank, with its request's number."""
+        self._peers: dict[int, weakref.ref[Peer]] = {}
+        """The last connection of each rank of another worker."""
+        self._joined: set[int] = set()
+        self._loaded: set[int] = set()
+        """Ranks that have asked for the last checkpoint."""
+        self._ranks = range(ranks)
+        self._address = ""
+        self._reserved: socket.socket | None = None
+        self._told = ""
+        """The word by which all ranks were told that there are no more steps in this group."""
+        self.failure: Failure | None = None
+
+    # --- the beginning and the end of a group -----------------------------------------------------------------
+
+    def join(self, rank: int, peer: Peer | None = None) -> str:
+        """Take a rank in whose program does not run; return where rank 0 listens, once all may start."""
+        with self._turn:
+            self._note(rank, peer)
+            self._joined.add(rank)
+            return f"{GO} {self._address}" if self._address else AGAIN
+
+    @property
+    def is_complete(self) -> bool:
+        """True once all ranks have joined: no program of an earlier group runs any more."""
+        with self._turn:
+            return self._joined >= {*self._ranks}
+
+    def begin(self, host: str, port: int) -> None:
+        """Go back to the last checkpoint, and let all programs start, of which that of rank 0 listens at this port.
+
+        ``port``: 0, and the kernel chooses one. Two sockets may have one port while neither listens (SO_REUSEADDR on
+        Linux): so nobody else gets it before the program listens there. Raises DataError; BusError: the group is to
+        end.
+        """
+        if self.consistent is not None:
+            self.consistent.begin()
+        if not port:
+            self._reserved = socket.socket()
+            self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._reserved.bind(("", 0))
+            port = self._reserved.getsockname()[1]
+        with self._turn:
+            self._address = f"{host} {port}"
+
+    def end(self) -> None:
+        """Let no further step begin: the program of rank 0 is gone."""
+        self.batches.over = True
+        self._answer(self._end(self._told or LEAVE))
+
+    def close(self, failure: str | None) -> None:
+        """Give back what no rank has trained. ``failure``: how a rank ended."""
+        self.batches.give_back(failure)
+        if self._reserved is not None:
+            self._reserved.close()
+
+    def failed(self, rank: int, status: int, peer: Peer | None = None) -> str:
+        """Return whether a program that has failed is to blame for it: the first one is, if no worker was lost."""
+        with self._turn:
+            self._note(rank, peer)
+            self.failure = first = self.failure or Failure(rank, status, self._clock())
+            self._turn.notify_all()
+        if self.stop.is_set():
+            return SPARED
+        if self._clock() - first.at_s < BLAME_S:
+            return AGAIN
+        return BLAMED if first.rank == rank else SPARED
+
+    # --- steps ------------------------------------------------------------------------------------------------
+
+    def ask(self, rank: int, number: int, request: str, peer: Peer | None = None) -> str:
+        """Return the answer to a rank's program; AGAIN: the same request is to be asked once more.
+
+        An answer is kept until the rank asks for another one. The thread of rank 0 decides for all: it may wait for a
+        shard as long as it takes, while the others are asked to come again.
+        """
+        until_s = self._clock() + WAIT_S
+        with self._turn:
+            self._note(rank, peer)
+            if (known := self._known(rank, number)) is not None:
+                return known
+            waits = request in (NEXT, CHECKPOINT) and not self._told
+            if waits:
+                self._waiting[rank] = _Asked(number, request)
+                self._turn.notify_all()
+        if not waits:
+            answer = self._direct(rank, request)
+            with self._turn:
+                self._answered[rank] = number, answer
+            return answer
+        while True:
+            if rank == 0:
+                self._decide()
+            with self._turn:
+                if (known := self._known(rank, number)) is not None:
+                    return known
+                left_s = until_s - self._clock()
+                if left_s <= 0:
+                    return AGAIN
+                self._turn.wait(min(left_s, LOOK_S))
+
+    def _known(self, rank: int, number: int) -> str | None:
+        """Return the answer to this request, if there is one."""
+        known = self._answered.get(rank)
+        return known[1] if known is not None and known[0] == number else None
+
+    def _note(self, rank: int, peer: Peer | None) -> None:
+        if peer is not None:
+            self._peers[rank] = weakref.ref(peer)
+
+    def _is_gone(self, rank: int) -> bool:
+        """Return True if the rank's program has failed, or the connection of its worker is over."""
+        peer = self._peers.get(rank)
+        return (peer is not None and peer() is None) or (self.failure is not None and self.failure.rank == rank)
+
+    def _answer(self, answers: dict[int, str]) -> None:
+        """Answer those of the ranks that wait."""
+        with self._turn:
+            for rank, answer in answers.items():
+                if (asked := self._waiting.pop(rank, None)) is not None:
+                    self._answered[rank] = asked.number, answer
+            self._turn.notify_all()
+
+    def _decide(self) -> None:
+        """Answer those that wait, once all ranks do; once those do that are left, tell them to leave."""
+        with self._turn:
+            waiting = {rank: asked.request for rank, asked in self._waiting.items()}
+            others = [rank for rank in self._ranks if rank not in waiting]
+            if not all(map(self._is_gone, others)):
+                return
+        self._answer(self._end(LEAVE) if others else self._step(waiting))
+
+    def _end(self, word: str) -> dict[int, str]:
+        """Return the answer to all ranks that there are no more steps in this group."""
+        with self._turn:
+            self._told = word
+            return dict.fromkeys(self._ranks, word)
+
+    def _step(self, waiting: dict[int, str]) -> dict[int, str]:
+        """Return the answers to requests of all ranks, which stand before one step."""
+        if waiting[0] == CHECKPOINT:
+            answer = self._of_checkpoints(CHECKPOINT)
+            if answer.startswith(SAVE):
+                return {0: answer}  # the others wait until rank 0 has saved
+            return self._end(LEAVE) if answer == LEAVE else self._all_saving(answer)
+        if CHECKPOINT in waiting.values():
+            return self._all_saving(f"{REFUSED} {_ALONE}")
+        word, *numbers = self.batches.next().split()
+        if word != BATCH:
+            return self._end(word)
+        first, stop = map(int, numbers)
+        ends = [first + (stop - first) * rank // len(self._ranks) for rank in (*self._ranks, len(self._ranks))]
+        return {rank: f"{BATCH} {ends[rank]} {ends[rank + 1]}" for rank in self._ranks}
+
+    def _all_saving(self, answer: str) -> dict[int, str]:
+        with self._turn:
+            return {rank: answer for rank, asked in self._waiting.items() if asked.request == CHECKPOINT}
+
+    def _direct(self, rank: int, request: str) -> str:
+        """Return the answer to a request that waits for no other rank."""
+        if request == RESTORED:
+            self._loaded.add(rank)
+            return self._of_checkpoints(request)
+        if rank == 0 and request in (SAVED, UNSAVED):
+            answer = self._of_checkpoints(request)
+            self._answer(self._all_saving(answer if answer.startswith(DONE) else DONE))
+            return answer
+        if rank == 0 and request == CHECKPOINT:
+            return self._of_checkpoints(request)
+        return self._told if request == NEXT else DONE
+
+    def _of_checkpoints(self, request: str) -> str:
+        if self.consistent is None:
+            return f"{REFUSED} {request}: {_NO_LEVEL}"
+        try:
+            return self.consistent.answer(request)
+        except BusError:  # the group is to end, and nobody has answered
+            return LEAVE
+
+    def refusal(self, rank: int) -> str:
+        """Why a rank gets no batch; empty: it may have one."""
+        return "" if self.consistent is None or rank in self._loaded else self.consistent.to_load
