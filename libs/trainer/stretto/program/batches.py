@@ -56,13 +56,14 @@ class Batches:
             return f"{REFUSED} {LEFT}"
         self.passed()
         while True:
+            if self._consistent and self._leaving.is_set():  # the program may save before it ends, under its lease
+                return LEAVE
             self._settle()
             shard = self._leases.shard
             if self.over or self.lost:
                 return LEAVE
             if self._leaving.is_set():
-                if not self._consistent:  # at level 2 the program may save before it ends, under its lease
-                    self.give_back()
+                self.give_back()
                 return LEAVE
             if shard is not None:
                 first = shard.start + self._leases.offset
@@ -117,10 +118,12 @@ class Batches:
     def give_back(self, failure: str | None = None) -> None:
         """Return what the program has not trained; ``failure``: it ended with an error, by its last words.
 
-        The batch that the program was in the middle of counts as perhaps repeated.
+        The batch that the program was in the middle of counts as perhaps repeated. At level 2 a shard that is over is
+        not reported: the books go back to the last checkpoint, which those of a completed job do not.
         """
-        self._settle()
-        if self._leases.shard is None and self._leases.has_report:
-            self._leases.next(0)  # reports the shard that is over; one that the reply leases is returned at once
+        if not self._consistent:
+            self._settle()
+            if self._leases.shard is None and self._leases.has_report:
+                self._leases.next(0)  # reports the shard that is over; one that the reply leases is returned at once
         self._leases.release(self._leases.offset, failure, self._begun)
         self._begun = 0

@@ -7,75 +7,26 @@ import random
 import threading
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
-from ledger_bus import LedgerBus
+from program_job import BATCH_SIZE, EVERY, SAMPLES, Job, PodOf, stored
 from stretto.agent import BATCH, CHECKPOINT, DONE, END, LEAVE, LOAD, REFUSED, RESTORED, SAVE, SAVED, UNSAVED
-from stretto.errors import CallRefused, DataError
+from stretto.errors import DataError
 from stretto.program.batches import Batches
 from stretto.program.consistent import Consistent
 from stretto.program.kept import KEPT, KeptCheckpoints
 from stretto.worker.leases import Leases
 from stretto.worker.step_timer import StepTimer
-from stretto_core.dispatcher.events import JobOpened, LedgerMark, LedgerRestored, ReturnAsked
-from stretto_core.dispatcher.source import DataSpec, LedgerError
-from stretto_core.machine import Tick
-from stretto_dispatcher import document
-from stretto_messages.actuator import PodExited
-from stretto_messages.dispatcher import MarkLedgerReply, ReturnLedger, ReturnLedgerReply
-
-SAMPLES, BATCH_SIZE, EVERY = 1_000, 10, 7
-
-
-class Job(LedgerBus):
-    """A ledger, behind the dispatcher's documents."""
-
-    def __init__(self, folder: Path, data: str = "", *, returns: bool = True) -> None:
-        super().__init__()
-        self.ledger = type(self.ledger)()
-        self.tell(JobOpened("j", DataSpec(SAMPLES, BATCH_SIZE, 2, name=data), 2, returns=returns))
-        self.folder, self.workers = folder, 0
-        self.repeated: list[int] = []
-
-    def call(self, request: Any, reply: Any, timeout_s: float) -> Any:
-        if isinstance(request, ReturnLedger):
-            books = LedgerRestored(document.read(request.ledger), request.checkpoint)
-            request = ReturnAsked(request.job, request.pod, books)
-        try:
-            found = self.tell(request)
-        except LedgerError as error:
-            raise CallRefused(str(error)) from error
-        if isinstance(found, LedgerMark):
-            return MarkLedgerReply(
-                job=found.job, answer="ok", ledger=document.written(found.book), samples_done=found.samples_done
-            )
-        return found
-
-    def worker(self) -> Worker:
-        self.workers += 1
-        return Worker(self, f"worker-{self.workers}")
-
-    def expired(self, pod: str) -> None:
-        """Give the shard of a worker back that was not heard for too long, as the next tick does."""
-        worker = self.ledger.state.workers[pod]
-        worker.heard_at_s = worker.moved_at_s = -1e6
-        self.tell(Tick())
-
-    def exited(self, pod: str) -> None:
-        self.tell(PodExited(job="j", pod=pod, role="worker", reason="killed", exit_code=137))
-
-    @property
-    def done(self) -> int:
-        return self.ledger.state.book.samples_done  # type: ignore[union-attr]
+from stretto_messages.dispatcher import ReturnLedgerReply
 
 
 class Worker:
     """A worker whose program counts in its parameters how often each sample was trained."""
 
-    def __init__(self, job: Job, pod: str) -> None:
+    def __init__(self, job: Job) -> None:
+        self.pod = pod = job.new_pod()
         bus = PodOf(job, pod)
-        self.job, self.pod, self.leaving = job, pod, threading.Event()
+        self.job, self.leaving = job, threading.Event()
         self.leases = Leases(bus, self.leaving)  # type: ignore[arg-type]
         self.batches = Batches(self.leases, StepTimer(), BATCH_SIZE, self.leaving, consistent=True)
         kept = KeptCheckpoints(f"file://{job.folder}", "j", pod)
@@ -108,29 +59,10 @@ class Worker:
         return word
 
 
-def stored(folder: Path) -> Counter[int]:
-    """Return the parameters of a checkpoint."""
-    told = json.loads((folder / "parameters.json").read_text())
-    return Counter({int(sample): count for sample, count in told.items()})
-
-
-class PodOf:
-    """The bus of one worker."""
-
-    def __init__(self, job: Job, pod: str) -> None:
-        self._job, self.job, self.pod = job, "j", pod
-
-    def request_id(self, kind: Any) -> str:
-        return f"{self.pod}.{self._job.request_id(kind)}"
-
-    def call(self, request: Any, reply: Any, timeout_s: float) -> Any:
-        return self._job.call(request, reply, timeout_s)
-
-
 def survivor(job: Job, seed: int) -> Counter[int]:
     """Train to the end while workers are killed, also while they save, and zombies go on; return the parameters."""
     dice = random.Random(seed)
-    worker, zombie = job.worker(), None
+    worker, zombie = Worker(job), None
     worker.load()
     while True:
         if dice.random() < 0.06:
@@ -141,7 +73,7 @@ def survivor(job: Job, seed: int) -> Counter[int]:
             zombie = worker
             if dice.random() < 0.5:  # else nobody has noticed that it is gone, such as on a node that is lost
                 job.exited(worker.pod)
-            worker = job.worker()
+            worker = Worker(job)
             worker.load()
         if zombie is not None and dice.random() < 0.3 and zombie.leases.shard is not None:
             assert zombie.save() == LEAVE, "its lease was taken back when the ledger returned"
@@ -170,11 +102,11 @@ def test_each_sample_counts_once_in_the_parameters_that_survive(seed: int, tmp_p
 
 def test_without_a_checkpoint_a_job_goes_back_to_its_beginning(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    first = job.worker()
+    first = Worker(job)
     for _ in range(5):
         first.train()
     job.exited("worker-1")
-    second = job.worker()
+    second = Worker(job)
     second.load()
     assert not second.parameters
     assert job.done == 0
@@ -185,11 +117,11 @@ def test_without_a_checkpoint_a_job_goes_back_to_its_beginning(tmp_path: Path) -
 
 def test_who_does_not_load_the_parameters_gets_no_batch(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    first = job.worker()
+    first = Worker(job)
     assert first.kept.refusal == ""
     first.train()
     assert first.save() == DONE
-    second = job.worker()
+    second = Worker(job)
     assert "call stretto.agent.restored(load) before samples(): the job goes on from j-000001" in second.kept.refusal
     second.load()
     assert second.kept.refusal == ""
@@ -197,7 +129,7 @@ def test_who_does_not_load_the_parameters_gets_no_batch(tmp_path: Path) -> None:
 
 def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    worker = job.worker()
+    worker = Worker(job)
     worker.train()
     assert worker.save() == DONE
     trained = Counter(worker.parameters)
@@ -205,13 +137,13 @@ def test_a_save_that_fails_leaves_the_checkpoint_before_it(tmp_path: Path) -> No
     assert worker.save(until="written") == "written"
     assert worker.kept.answer(UNSAVED) == DONE
     assert worker.kept.answer(SAVED).startswith(REFUSED), "nothing is being saved"
-    again = job.worker()
+    again = Worker(job)
     again.load()
     assert again.parameters == trained
 
 
 def test_only_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
-    worker = Job(tmp_path).worker()
+    worker = Worker(Job(tmp_path))
     for _ in range(5):
         worker.train()
         assert worker.save() == DONE
@@ -220,7 +152,7 @@ def test_only_the_last_checkpoints_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_loop_that_is_left_in_a_batch_ends_the_program(tmp_path: Path) -> None:
-    worker = Job(tmp_path).worker()
+    worker = Worker(Job(tmp_path))
     worker.train()
     worker.batches.forget()
     assert worker.batches.next().startswith(f"{REFUSED} the loop over samples() was left in the middle of a batch")
@@ -228,12 +160,12 @@ def test_a_loop_that_is_left_in_a_batch_ends_the_program(tmp_path: Path) -> None
 
 
 def test_nothing_is_saved_before_the_first_batch(tmp_path: Path) -> None:
-    assert Job(tmp_path).worker().kept.answer(CHECKPOINT).startswith(f"{REFUSED} no batch was taken yet")
+    assert Worker(Job(tmp_path)).kept.answer(CHECKPOINT).startswith(f"{REFUSED} no batch was taken yet")
 
 
 def test_a_lease_that_another_worker_has_ends_the_program(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    worker = job.worker()
+    worker = Worker(job)
     worker.train()
     job.ledger.state.workers["worker-1"].lease.attempt += 1  # type: ignore[union-attr]
     assert worker.save() == LEAVE
@@ -243,7 +175,7 @@ def test_a_lease_that_another_worker_has_ends_the_program(tmp_path: Path) -> Non
 
 def test_a_shard_that_is_reported_too_late_ends_the_program(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    worker = job.worker()
+    worker = Worker(job)
     worker.train()
     worker.train()
     assert job.ledger.state.workers["worker-1"].lease.length == 2 * BATCH_SIZE  # type: ignore[union-attr]
@@ -253,7 +185,7 @@ def test_a_shard_that_is_reported_too_late_ends_the_program(tmp_path: Path) -> N
 
 
 def test_parameters_alone_do_not_go_back(tmp_path: Path) -> None:
-    worker = Job(tmp_path).worker()
+    worker = Worker(Job(tmp_path))
     worker.load()
     worker.train()
     assert worker.save() == DONE
@@ -262,7 +194,7 @@ def test_parameters_alone_do_not_go_back(tmp_path: Path) -> None:
 
 def test_a_worker_waits_until_its_books_have_gone_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = Job(tmp_path)
-    first = job.worker()
+    first = Worker(job)
     for _ in range(3):
         first.train()
     assert first.save() == DONE
@@ -271,18 +203,18 @@ def test_a_worker_waits_until_its_books_have_gone_back(tmp_path: Path, monkeypat
     answers = [ReturnLedgerReply(job="j", answer="unknown")]
     call = job.call
     monkeypatch.setattr(job, "call", lambda *asked: answers.pop() if answers else call(*asked))
-    job.worker()
+    Worker(job)
     assert not answers
     assert job.done == 2 * BATCH_SIZE, "the whole shards at the checkpoint"
 
 
 def test_what_a_killed_worker_began_to_save_is_removed(tmp_path: Path) -> None:
     job = Job(tmp_path)
-    killed = job.worker()
+    killed = Worker(job)
     killed.train()
     assert killed.save(until="written") == "written"
     (tmp_path / ".worker-0.gone" / "parameters").mkdir(parents=True)
-    job.worker()
+    Worker(job)
     assert [path.name for path in tmp_path.iterdir()] == ["j-000000"]
     assert killed.kept.answer(SAVED).startswith(f"{REFUSED} the checkpoint cannot be stored")
     assert [path.name for path in tmp_path.iterdir()] == ["j-000000"]
@@ -291,30 +223,30 @@ def test_what_a_killed_worker_began_to_save_is_removed(tmp_path: Path) -> None:
 def test_a_store_without_its_checkpoints_is_not_taken_for_a_beginning(tmp_path: Path) -> None:
     job = Job(tmp_path / "store")
     (tmp_path / "store").mkdir()
-    worker = job.worker()
+    worker = Worker(job)
     worker.train()
     worker.train()
     worker.leases.beat()
     job.folder = tmp_path
     with pytest.raises(DataError, match="10 samples are trained, and no checkpoint of this job is in its store"):
-        job.worker()
+        Worker(job)
 
 
 def test_a_checkpoint_of_another_job_of_this_name_is_not_taken_for_one_of_this_job(tmp_path: Path) -> None:
-    worker = Job(tmp_path, "of job j at 1").worker()
+    worker = Worker(Job(tmp_path, "of job j at 1"))
     worker.train()
     assert worker.save() == DONE
     with pytest.raises(DataError, match=r"checkpoint is .j-000001.; .* another job of this name has used this store"):
-        Job(tmp_path, "of job j at 2").worker()
+        Worker(Job(tmp_path, "of job j at 2"))
 
 
 def test_a_job_whose_program_keeps_no_checkpoints_keeps_its_books(tmp_path: Path) -> None:
     """Any worker may ask, whatever its program is: only a job of level 2 has books that go back."""
-    worker = Job(tmp_path, returns=True).worker()
+    worker = Worker(Job(tmp_path, returns=True))
     worker.train()
     assert worker.save() == DONE
     with pytest.raises(DataError, match=r"job is .j.; .* one whose program keeps checkpoints, at level 2"):
-        Job(tmp_path, returns=False).worker()
+        Worker(Job(tmp_path, returns=False))
 
 
 def test_a_store_that_is_no_folder_is_refused() -> None:
