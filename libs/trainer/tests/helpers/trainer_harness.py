@@ -77,7 +77,7 @@ class Cluster:
         self.stages: dict[str, tuple[int, int]] = {}
         """Stage and first layer of the workers of later stages."""
         self.group: tuple[GroupMember, ...] = ()
-        self.group_version = 0
+        self.group_version = self.group_wanted = 0
         self.version = 0
         batch = spec.dataset.batch_size * spec.dataset.batches_per_shard
         starts = range(0, spec.dataset.samples, batch)
@@ -235,8 +235,17 @@ class Cluster:
                     first_layer=first_layer,
                 )
             )
-        self.group_version, self.group = self.group_version + 1, tuple(members)
-        event = GroupChanged(job=self.job, version=self.group_version, workers=self.group)
+        self._announce(tuple(members), 0)
+
+    def announce_group(self, *pods: str, wanted: int) -> None:
+        """Name the workers that are the ranks of a program from now on."""
+        found = {pod: self.ready(pod).address for pod in pods}
+        members = (GroupMember(index=int(pod.partition("-")[2]), address=address) for pod, address in found.items())
+        self._announce(tuple(members), wanted)
+
+    def _announce(self, members: tuple[GroupMember, ...], wanted: int) -> None:
+        self.group_version, self.group, self.group_wanted = self.group_version + 1, members, wanted
+        event = GroupChanged(job=self.job, version=self.group_version, workers=members, wanted=wanted)
         self.run(self.nc.publish(registry.subject_of(event), encode(event)))
 
     def launch_stage(self, pod: str, stage: int, first_layer: int) -> None:
@@ -302,6 +311,7 @@ class Cluster:
                 servers=self.server_list(),
                 group_version=self.group_version,
                 group=self.group,
+                group_wanted=self.group_wanted,
             )
         if isinstance(request, NextShard):
             return self._next(request)
