@@ -366,13 +366,15 @@ export interface GivenUp {
   partition?: string;
 }
 
-/** The workers of a job that address each other, where its file asks for that. With ``dense: group`` those of the same devices average their dense gradients. With stages, those of a stage ask one of the next stage for the rest of each step. */
+/** The workers of a job that address each other, where its file asks for that. With ``dense: group`` those of the same devices average their dense gradients. With stages, those of a stage ask one of the next stage for the rest of each step. With ``program.resize: restart`` they are the ranks of one program. */
 export interface GroupChanged {
   /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
   job: string;
   /** Grows with every change. */
   version: number;
   workers: Array<GroupMember>;
+  /** The number of workers that the plan has, of a program of several ranks, which waits a while for those that lack; 0: nobody waits for them. */
+  wanted?: number;
 }
 
 /** Address of a worker that averages dense gradients with others, or that computes a stage of their steps. ``index`` is the number in its name. */
@@ -996,14 +998,16 @@ export interface ProgramSpec {
   command: Array<string>;
   /** the folder in which it runs, where the pods are; null: the pod's own, which is empty */
   path?: string | null;
-  /** live: workers come and go while the others' programs run on; none: their number never changes, so that resources.workers.count states one */
+  /** live: workers come and go while the others' programs run on; none: their number never changes, so that resources.workers.count states one. restart in a job file stands for together */
   resize?: "live" | "none";
   /** at level 0, a regular expression for lines that the program prints, whose group is the number of steps so far, as in step (\d+); null: it tells no steps */
   progress?: string | null;
   /** 0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, leased: the program takes the numbers of its samples from stretto.agent.samples. Without a dataset it is 0. 2 in a job file stands for consistent */
   level?: 0 | 1;
-  /** level 2: the program takes samples as at level 1, and saves and loads its parameters by stretto.agent.checkpoint and stretto.agent.restored, in one worker */
+  /** level 2: the program takes samples as at level 1, and saves and loads its parameters by stretto.agent.checkpoint and stretto.agent.restored */
   consistent?: boolean;
+  /** resize: restart: the workers are the ranks of one program, as of torch.distributed, which take each step together; all of them begin anew whenever a worker comes or goes */
+  together?: boolean;
 }
 
 /** Forecast of the memory of one parameter server (DLRover-RM section 5.3). */

@@ -30,6 +30,20 @@ def test_every_change_of_the_running_workers_is_told() -> None:
     assert (reply.group_version, reply.group) == (last.version, last.workers), "who has missed the event asks"
 
 
+def test_ranks_of_one_program_are_told_how_many_the_plan_has() -> None:
+    cluster = SimulatedCluster(JobOpened("job", samples_total=12, worker_failures=9, together=True))
+    cluster.tell(plan_decided(1, plan(workers=2)))
+    cluster.run()
+    cluster.kill("worker-1")
+    told = cluster.told(GroupChanged)[-1]
+    assert ([member.index for member in told.workers], told.wanted) == ([0], 2)
+    (reply,) = cluster.tell(get_servers("worker-0"))
+    assert (reply.group_version, reply.group_wanted) == (told.version, 2)
+    cluster.run()
+    cluster.tell(plan_decided(2, plan(workers=1)))
+    assert [(len(each.workers), each.wanted) for each in cluster.told(GroupChanged)[-2:]] == [(2, 2), (1, 1)]
+
+
 def test_members_have_the_devices_of_their_group() -> None:
     cluster = SimulatedCluster(JobOpened("job", samples_total=12, averages_dense=True))
     mixed = replace(plan(workers=3), groups=(WorkerGroup("gpu-a", 2, 8.0, 64 * GIB),))

@@ -41,9 +41,9 @@ GATHER_S = 10.0
 """Seconds that a group waits for workers of the plan that do not run yet: it would begin anew with each of them."""
 GROWS_S = 120.0
 """Seconds until programs that are to leave for a larger group get SIGTERM, if they ask for no batch meanwhile."""
-MISSED_S = 60.0
+MISSED_S = 30.0
 """Seconds after which a worker ends whose group is over and has no successor: another worker makes for one."""
-LOST_S = 10.0
+LOST_S = 30.0
 """Seconds for which the first worker of a group may be out of reach while no other group is named."""
 ASK_EVERY_S = 2.0
 LINK_S = 5.0

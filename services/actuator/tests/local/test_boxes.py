@@ -290,6 +290,25 @@ async def test_a_pod_takes_no_port_of_its_choice_and_listens_where_the_kernel_ch
     assert await place.run(script) == ["own"]
 
 
+async def test_a_program_of_several_ranks_listens_at_one_port_that_was_kept_for_it(place: Place) -> None:
+    """The port stays bound from before the box on, so that nobody else was given it, and may be listened at once more."""
+    script = """
+    import socket
+    port = int(os.environ["PROGRAM_PORT"])
+    def listen(port, reused):
+        with socket.socket() as made:
+            if reused:
+                made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            made.bind(("", port))
+            made.listen()
+    attempt("other", lambda: listen(port + 1 if port < 65535 else port - 1, True))
+    attempt("taken", lambda: listen(port, False))
+    attempt("kept", lambda: listen(port, True))
+    attempt("again", lambda: listen(port, True))
+    """
+    assert await place.run(script, listens="PROGRAM_PORT") == ["kept", "again"]
+
+
 def state_of(pid: int) -> list[object]:
     process = psutil.Process(pid)
     return [process.nice(), process.ionice(), process.cpu_affinity(), os.sched_getscheduler(pid), process.rlimit(0)]
