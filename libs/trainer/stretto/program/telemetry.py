@@ -1,4 +1,4 @@
-"""What a worker with a program reports: its steps, and what it and its program use."""
+"""The reports of a worker with a program: its steps, and the use of the machine by both."""
 
 from __future__ import annotations
 
