@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from stretto_plane import Peer
 
-from ..agent import BATCH, CHECKPOINT, DONE, LEAVE, NEXT, REFUSED, RESTORED, SAVE, SAVED, UNSAVED
+from ..agent import BATCH, CHECKPOINT, DONE, END, LEAVE, NEXT, REFUSED, RESTORED, SAVE, SAVED, UNSAVED
 from ..errors import BusError
 from ..worker.leases import Leases
 from .batches import Batches
@@ -72,6 +72,8 @@ class Lead:
         self._peers: dict[int, weakref.ref[Peer]] = {}
         """The last connection of each rank of another worker."""
         self._joined: set[int] = set()
+        self._heard: set[int] = set()
+        """Ranks that were told that all samples are over."""
         self._loaded: set[int] = set()
         """Ranks that have asked for the last checkpoint."""
         self._ranks = range(ranks)
@@ -95,6 +97,12 @@ class Lead:
         """True once all ranks have joined: no program of an earlier group runs any more."""
         with self._turn:
             return self._joined >= {*self._ranks}
+
+    @property
+    def is_heard(self) -> bool:
+        """True once no rank waits to be told that all samples are over."""
+        with self._turn:
+            return all(rank in self._heard or self._is_gone(rank) for rank in self._ranks)
 
     def begin(self, host: str, port: int) -> None:
         """Go back to the last checkpoint, and let all programs start, of which that of rank 0 listens at this port.
@@ -172,7 +180,11 @@ class Lead:
     def _known(self, rank: int, number: int) -> str | None:
         """Return the answer to this request, if there is one."""
         known = self._answered.get(rank)
-        return known[1] if known is not None and known[0] == number else None
+        if known is None or known[0] != number:
+            return None
+        if known[1] == END:
+            self._heard.add(rank)
+        return known[1]
 
     def _note(self, rank: int, peer: Peer | None) -> None:
         if peer is not None:

@@ -324,6 +324,8 @@ class RankHost:
             self._asked.hang_up()
             with self._asked.asking:  # what the program asked for last is answered
                 found = self._ended(member, code)
+            if member.lead is not None and member.told == END:
+                self._await_ranks(member.lead)
             first = member.lead.failure if member.lead is not None else None
             if first is not None and first.status > 0 and not self._is_over(member):
                 failure = f"the program of rank {first.rank} ended with status {first.status}"
@@ -336,6 +338,13 @@ class RankHost:
             if member.lead is not None:
                 member.lead.close(failure)
             member.link.close()
+
+    def _await_ranks(self, lead: Lead) -> None:
+        """Wait until the other ranks know that all samples are over: once this worker is gone, nobody can tell them."""
+        until_s = time.monotonic() + LOST_S
+        while not lead.is_heard and time.monotonic() < until_s:
+            if self._pod.leaving.wait(LOOK_S):
+                return
 
     def _joined(self, member: Membership) -> tuple[str, str] | None:
         """Wait until all ranks are there; return host and port of rank 0, or None: the group is over before."""

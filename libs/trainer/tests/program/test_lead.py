@@ -257,6 +257,17 @@ def test_the_first_program_that_fails_is_to_blame_unless_a_worker_was_lost(tmp_p
     assert made.lead.failed(1, 7) == SPARED
 
 
+def test_the_first_rank_knows_when_the_others_have_heard_of_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = ranks(tmp_path)
+    monkeypatch.setattr(made.lead.batches, "next", lambda: END)
+    assert [made.lead.ask(1, 1, NEXT), made.lead.ask(0, 1, NEXT)] == [AGAIN, END]
+    assert not made.lead.is_heard
+    assert made.lead.ask(1, 1, NEXT) == END
+    assert made.lead.is_heard
+
+
 def test_a_checkpoint_of_another_rank_alone_is_refused(tmp_path: Path) -> None:
     made = ranks(tmp_path)
     made.step()
