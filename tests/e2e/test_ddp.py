@@ -74,7 +74,8 @@ def kill(folder: Path, pod: str) -> None:
     """Kill -9 the process of a worker, and with it its program."""
     for process in psutil.process_iter(["cmdline"]):
         words = process.info["cmdline"] or []
-        given = process.environ() if "stretto.program" in words else {}
+        is_worker = "stretto.program" in words and "python" in words[0]  # not the shell around it
+        given = process.environ() if is_worker else {}
         if given.get("STRETTO_POD") == pod and Path(given["STRETTO_POD_FOLDER"]).is_relative_to(folder):
             process.kill()
             return

@@ -92,6 +92,33 @@ def test_a_loop_that_ends_late_leaves_the_connection_of_the_next_one(monkeypatch
     assert not stretto.agent._lines
 
 
+@pytest.mark.parametrize("answer", [(stretto.agent.SAVE, "folder"), (stretto.agent.DONE, "j-000001")])
+def test_a_program_that_is_to_leave_saves_once_more(answer: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    class Line:
+        def ask(self, request: str) -> tuple[str, str]:
+            asked.append(request)
+            if request == stretto.agent.NEXT and len(asked) > 2:
+                raise SystemExit(0)
+            if request == stretto.agent.NEXT:
+                return stretto.agent.BATCH, "0 8"
+            return answer if request == stretto.agent.CHECKPOINT else (stretto.agent.DONE, "j-000001")
+
+        def close(self) -> None:
+            """Close nothing."""
+
+    asked, saved = list[str](), list[str]()
+    monkeypatch.setattr(stretto.agent, "_Line", Line)
+    monkeypatch.setattr(stretto.agent, "_saves", [])
+    loop = stretto.agent.samples()
+    assert next(loop) == range(8)
+    assert stretto.agent.checkpoint(saved.append) == "j-000001"
+    with pytest.raises(SystemExit):
+        next(loop)
+    once = [stretto.agent.CHECKPOINT, stretto.agent.SAVED][: 2 if saved else 1]
+    assert saved == ["folder"] * (2 if answer[0] == stretto.agent.SAVE else 0), "rank 0 alone saves"
+    assert asked == [stretto.agent.NEXT, *once, stretto.agent.NEXT, *(once if saved else [])]
+
+
 def leased() -> tuple[LedgerBus, Leases]:
     bus = LedgerBus()
     leases = Leases(cast("Any", bus), threading.Event())
