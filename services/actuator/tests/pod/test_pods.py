@@ -79,6 +79,15 @@ def described(settings: ActuatorSettings, **wishes: Any) -> PodSpec:
     return pod_spec(pod, state, settings, Places("/run/stretto", "/scratch", ""), "", {})
 
 
+@pytest.mark.parametrize(("resize", "listens"), [("live", ""), ("restart", "STRETTO_PROGRAM_PORT")])
+def test_the_program_of_ranks_may_listen_at_a_port(resize: str, listens: str) -> None:
+    job = {"name": "j", "program": {"command": ["python"], "resize": resize}, "dataset": {"samples": 320}}
+    spec = JobSpec.parse({**job, "resources": {"workers": {"count": {"max": 2}}}})
+    state = ActuatorState(job="j", spec=spec.model_dump_json())
+    pod = Pod("worker-0", "worker", 0, 1.0, 2**28, 1, "plan", 0.0)
+    assert pod_spec(pod, state, ActuatorSettings(), Places("/run/stretto", "/scratch", ""), "", {}).listens == listens
+
+
 TYPE = {
     "name": "gpu-a",
     "price_per_hour": 1.2,

@@ -62,6 +62,18 @@ def test_workers_may_be_asked_for_at_level_1() -> None:
     assert checks.changed_plan(view(1), 3, None).workers == 3
 
 
+def test_workers_may_be_asked_for_where_they_are_ranks_of_one_program() -> None:
+    spec = JobSpec.parse(
+        {
+            "name": "a",
+            "program": {"command": ["python"], "level": 2, "resize": "restart"},
+            "dataset": {"samples": 900, "batch_size": 10},
+            "resources": {"workers": {"count": {"max": 3}}},
+        }
+    )
+    assert checks.changed_plan(view(2, spec=spec), 3, None).workers == 3
+
+
 def test_a_program_that_tells_no_samples_does_not_stall_and_tells_what_it_uses() -> None:
     pods = {
         "worker-0": PodView("worker-0", "worker", "exited", cpu_used_cores=9.0, memory_used_bytes=9),
