@@ -291,7 +291,7 @@ async def test_a_pod_takes_no_port_of_its_choice_and_listens_where_the_kernel_ch
 
 
 async def test_a_program_of_several_ranks_listens_at_one_port_that_was_kept_for_it(place: Place) -> None:
-    """The port stays bound from before the box on, so that nobody else was given it, and may be listened at once more."""
+    """The port stays bound from before the box on, so that nobody else was given it, and may be listened at again."""
     script = """
     import socket
     port = int(os.environ["PROGRAM_PORT"])
