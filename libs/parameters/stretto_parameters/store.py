@@ -276,6 +276,11 @@ class Store:
             self.own(),
         )
 
+    def check_pull(self, keys: Sequence[U64], slices: I64) -> None:
+        """Raise InputRefused for a pull that would be refused."""
+        self._keys(keys)
+        self._slice_ids(slices)
+
     def _slices(self, ids: Sequence[int]) -> F32:
         out = np.empty((len(ids), self.layout.slice_length), np.float32)
         for to, number in zip(out, ids, strict=True):

@@ -24,7 +24,7 @@ from . import codec, protocol
 from .layout import F32, I64, Bools, KeyBatch, Layout
 from .link import Access
 from .protocol import Gradients, Kind
-from .pulling import Pulled, Puller, chosen_of
+from .pulling import Along, Pulled, Puller, WantedPull, chosen_of, exchanged
 from .routing import FIRST_BACKOFF_S, LAST_BACKOFF_S, Route, Routes
 from .transfer import EXACT, Debt, Transfer, Wire
 
@@ -108,7 +108,7 @@ class Parameters:
         self._patience_s = patience_s
         self.routes = Routes(layout, access, refresh_servers, timeout_s, patience_s)
         self._puller = Puller(layout, self.routes, wire)
-        self.step_bytes = self._puller.step_bytes
+        self.step_bytes, self.slices_along = self._puller.step_bytes, self._puller.slices_along
         self._group: DenseGroup | None = None
         self.connect(servers, wait=True)
 
@@ -163,6 +163,10 @@ class Parameters:
         """
         return self._puller.begin(keys, is_fresh, rows_alone)
 
+    def pull_along(self, keys: KeyBatch, is_fresh: bool = False) -> Along | None:
+        """Return a pull as of `begin_pull` to go with the next `push`; None if it is better begun by itself."""
+        return None if self.in_group else self._puller.along(keys, is_fresh)
+
     def pull_slices(self, slices: I64 | None) -> Pulled:
         """Read these dense slices (None: all) and the state, in any thread; other values in `dense` are undefined."""
         return self._puller.slices(slices)
@@ -172,7 +176,7 @@ class Parameters:
 
         Raises ServerLost, OwnershipUnknown.
         """
-        return self._puller.pull(keys, EXACT)
+        return self._puller.pull(WantedPull(keys, EXACT))
 
     @property
     def has_cold_rows(self) -> bool:
@@ -206,6 +210,7 @@ class Parameters:
         pays: bool = False,
         batches: int = 1,
         columns: Bools | None = None,
+        along: Along | None = None,
     ) -> PushResult:
         """Apply one batch exactly once: samples start..stop of the shard, counted from the shard's beginning.
 
@@ -218,7 +223,7 @@ class Parameters:
         lineage: the lineage of the ledger that leased the shard. Parameters of another lineage belong to other books.
         pays: the dense gradient is sent in float32 with what rounding has left of earlier ones; nothing is owed then.
         batches: those that the gradients are the sum of; each column gets all of them or none.
-        columns: those that this process pushes; None: all.
+        columns: those that this process pushes; None: all. along: a pull after this push, if one round is all.
         Raises PushRefused (give the batch up), ServerLost, OwnershipUnknown (repeat it).
         """
         begun = time.perf_counter()
@@ -236,12 +241,8 @@ class Parameters:
             route = self.routes.current()
             check_books(route, generation, lineage, f"push of shard {shard} attempt {attempt} samples {start}..{stop}")
             claims = {server: part.claim & pending & ~route.frozen for server, part in route.parts.items()}
-            requests = {
-                server: (route.parts[server].link, Kind.PUSH, push_part(layout, claim, head, keys, gradients))
-                for server, claim in claims.items()
-                if claim.any()
-            }
-            for server, answer in self.routes.ask(requests).items():
+            pushes = {s: push_part(layout, claim, head, keys, gradients) for s, claim in claims.items() if claim.any()}
+            for server, answer in exchanged(self.routes, route, pushes, None if retries else along).items():
                 code, count, spent_s = protocol.read_push_answer(answer, int(claims[server].sum()))
                 update_seconds = max(update_seconds, spent_s)
                 if code is Code.APPLIED:
@@ -251,7 +252,8 @@ class Parameters:
                     raise _refusal(code, server, shard, attempt, start, stop)
             if not pending.any():
                 arrived()
-                return PushResult(time.perf_counter() - begun, update_seconds, retries, applied)
+                pull_s = 0.0 if along is None or retries else along.bring(begun, update_seconds)
+                return PushResult(time.perf_counter() - begun - pull_s, update_seconds, retries, applied)
             if time.perf_counter() > begun + self._patience_s:
                 raise _unowned(pending, self._patience_s, f"push of shard {shard} samples {start}..{stop}")
             retries += 1

@@ -4,17 +4,19 @@ A message of the plane has a kind and parts. Arrays travel as they lie in memory
 
 | kind | parts of the request | parts of the answer |
 | --- | --- | --- |
-| HELLO | JSON: protocol, layout | JSON: protocol, server, life, pid, hints |
+| HELLO | JSON: protocol, layout | JSON: protocol, server, life, pid, hints, exchanges |
 | PULL | transfer i64 · slice ids i64 · keys | own i64 [columns] · rows · slices · state f32 · cold rows i64 |
 | HINT | as of a PULL, whose rows will be pulled soon | nothing |
 | PUSH | shard, attempt, start, stop, worker, transfer, and four numbers of each further batch i64 · claim u8
 [columns] · keys · row gradients · places of keys with squares u32 · these squares · slice gradients, or these and
 their squares · state delta f32 | code, columns applied, microseconds i64 · own i64 [columns] |
+| EXCHANGE | as of a PUSH, then as of a PULL | as of the PUSH, then as of the PULL, which comes after it |
 | CALL | a control operation and its arguments (codec.py) | its result |
 
 Keys, rows, row gradients, places and squares are one part for each table. `transfer` names the types of rows and of
 slices, of their gradients and their squares (transfer.py). Squares travel where they are not those of the gradients.
-A pull of training adds 2^24 where the HELLO told of `hints`; only then the answer ends with cold rows, if any.
+A pull of training adds 2^24 where the HELLO told of `hints`; only then the answer ends with cold rows, if any. An
+EXCHANGE is sent where the HELLO told of `exchanges`.
 REFUSED answers what does not fit the layout or the state, and FULL a push that finds no memory; both carry a text.
 """
 
@@ -36,6 +38,7 @@ from .transfer import EXACT, Transfer, Transfers, array_of, received, received_k
 VERSION = 2
 _HEAD = 6
 _OTHER = 4
+_PUSH_ANSWER = 2
 _TRAINING = 1 << 24
 _NOTHING: F32 = np.zeros(0, np.float32)
 assert sys.byteorder == "little", "arrays travel as they lie in memory"
@@ -49,6 +52,7 @@ class Kind(IntEnum):
     PUSH = 3
     CALL = 4
     HINT = 5
+    EXCHANGE = 6
     ANSWER = 16
     REFUSED = 17
     FULL = 18
@@ -187,8 +191,8 @@ def push_request(
 def read_push(layout: Layout, parts: Parts) -> Push:
     """Return the push; its arrays are views of the parts. Raises InputRefused."""
     tables = len(layout.tables)
-    if len(parts) != 4 + 4 * tables:
-        raise InputRefused(f"a push of {len(parts)} parts, the layout wants {4 + 4 * tables}")
+    if len(parts) != (wanted := _push_parts(layout)):
+        raise InputRefused(f"a push of {len(parts)} parts, the layout wants {wanted}")
     head = array_of("head", parts[0], np.int64)
     claim = array_of("claim", parts[1], np.uint8)
     if len(head) < _HEAD or (len(head) - _HEAD) % _OTHER or (claim > 1).any():
@@ -208,6 +212,21 @@ def read_push(layout: Layout, parts: Parts) -> Push:
         *(shard, attempt, start, stop, worker, claim.view(np.bool_), keys, rows, slices, delta, squares, of_slices),
         others=others,
     )
+
+
+def read_exchange(layout: Layout, parts: Parts) -> tuple[Push, tuple[list[U64], I64, Transfers, bool]]:
+    """Return the push, and the pull as `read_pull` does. Raises InputRefused."""
+    cut = _push_parts(layout)
+    return read_push(layout, parts[:cut]), read_pull(layout, parts[cut:])
+
+
+def cut_answer(parts: Parts) -> tuple[Parts, Parts]:
+    """Return the answers to the push and to the pull of an exchange."""
+    return parts[:_PUSH_ANSWER], parts[_PUSH_ANSWER:]
+
+
+def _push_parts(layout: Layout) -> int:
+    return 4 + 4 * len(layout.tables)
 
 
 def push_answer(code: Code, applied: int, update_us: int, own: I64) -> list[Any]:

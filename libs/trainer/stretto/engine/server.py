@@ -18,10 +18,11 @@ from stretto_plane import Key, Listener, Message, Peer, PlaneError
 
 from ..errors import LayoutError, ServerEmptied
 from . import codec, protocol
-from .layout import UNKNOWN, Layout
+from .layout import I64, U64, UNKNOWN, Layout
 from .locked_store import LockedStore
 from .protocol import Kind
 from .spilling import Eviction, Spill, at_hand_bytes
+from .transfer import Transfers
 from .turns import Turn
 
 log = logging.getLogger("stretto.engine")
@@ -74,6 +75,7 @@ class ParameterServer:
             Kind.PUSH: self._push,
             Kind.CALL: self._call,
             Kind.HINT: self._hint,
+            Kind.EXCHANGE: self._exchange,
         }
         try:
             self._listener = Listener(
@@ -168,13 +170,11 @@ class ParameterServer:
         if given is not None:
             self.adopt(Layout.from_dict(given))
         _, life = self._life_of(peer)
-        answer = {"protocol": protocol.VERSION, "server": self.index, "life": life, "pid": os.getpid(), "hints": True}
-        return Kind.ANSWER, [json.dumps(answer).encode()]
+        answer = {"protocol": protocol.VERSION, "server": self.index, "life": life, "pid": os.getpid()}
+        return Kind.ANSWER, [json.dumps(answer | {"hints": True, "exchanges": True}).encode()]
 
     def _pull(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
-        keys, slices, transfers, is_training = protocol.read_pull(self.layout, message.parts)
-        pulled, cold_rows = store.pull(keys, slices), store.count_pull(keys) if is_training else 0
-        return Kind.ANSWER, protocol.pull_answer(pulled, keys, slices, transfers, cold_rows)
+        return Kind.ANSWER, _pulled(store, *protocol.read_pull(self.layout, message.parts))
 
     def _hint(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
         store.hint(protocol.read_pull(self.layout, message.parts)[0])
@@ -182,6 +182,12 @@ class ParameterServer:
 
     def _push(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
         return Kind.ANSWER, protocol.push_answer(*store.push(protocol.read_push(self.layout, message.parts)))
+
+    def _exchange(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
+        push, asked = protocol.read_exchange(self.layout, message.parts)
+        store.unlocked.check_pull(*asked[:2])  # what is refused changes nothing: the pull is looked at before the push
+        pushed = protocol.push_answer(*store.push(push))
+        return Kind.ANSWER, [*pushed, *_pulled(store, *asked)]
 
     def _call(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
         asked = codec.unpack(message.parts)
@@ -195,3 +201,9 @@ class ParameterServer:
         except (TypeError, ValueError, AttributeError, OverflowError) as error:  # of another kind than it takes
             raise InputRefused(f"{name}: {error}") from error
         return Kind.ANSWER, codec.pack(result)
+
+
+def _pulled(store: LockedStore, keys: list[U64], slices: I64, transfers: Transfers, is_training: bool) -> list[Any]:
+    """Return the parts of the answer to a pull."""
+    pulled, cold_rows = store.pull(keys, slices), store.count_pull(keys) if is_training else 0
+    return protocol.pull_answer(pulled, keys, slices, transfers, cold_rows)

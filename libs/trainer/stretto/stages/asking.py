@@ -143,7 +143,7 @@ class _Known:
         connection, writer, reader = taken = taken or (self._opened(), Writer(), Reader())
         is_usable = False
         try:
-            message = connection.call(StageMessage.STEP, _request(asked, writer), timeout_s)
+            message = connection.call(asked.kind, _request(asked, writer), timeout_s)
             if message.kind != StageMessage.ANSWER:
                 is_usable = True
                 raise read_refusal(message.parts)

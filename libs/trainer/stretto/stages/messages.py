@@ -42,6 +42,8 @@ class StageMessage(IntEnum):
 
     STEP = 2
     """1 was a step whose rows the worker that asks was to push."""
+    STEP_IN_PIPELINE = 3
+    """A step whose dense values may be those that came with the last push."""
     ANSWER = 16
     REFUSED = 17
 
@@ -56,7 +58,7 @@ class StepRefused(StrettoError):
 
 class Asked(NamedTuple):
     """A step that a worker asks for: its claim and the books that the lease belongs to, the layers that are left, what
-    crosses to them."""
+    crosses to them. is_fresh: its dense values are to be those that servers have when it is asked for."""
 
     claim: Claim
     books: str
@@ -64,6 +66,12 @@ class Asked(NamedTuple):
     lineage: int | None
     first_layer: int
     given: Given
+    is_fresh: bool = True
+
+    @property
+    def kind(self) -> StageMessage:
+        """The kind of the message that asks for it."""
+        return StageMessage.STEP if self.is_fresh else StageMessage.STEP_IN_PIPELINE
 
 
 def step_request(asked: Asked, writer: Writer) -> list[Any]:
@@ -77,8 +85,10 @@ def step_request(asked: Asked, writer: Writer) -> list[Any]:
     return [head, asked.books.encode(), *writer.parts(arrays | _numbered("row", given.rows, "live", given.live))]
 
 
-def read_step(parts: Sequence[Any], reader: Reader) -> Asked:
+def read_step(kind: int, parts: Sequence[Any], reader: Reader) -> Asked:
     """Return the step that is asked for; its arrays are views of the parts. Raises InputRefused, ArraysRefused."""
+    if kind not in (StageMessage.STEP, StageMessage.STEP_IN_PIPELINE):
+        raise InputRefused(f"a message of kind {kind}: of another version of Stretto?")
     if len(parts) < 2:
         raise InputRefused(f"a step of {len(parts)} parts: of another version of Stretto?")
     head = array_of("head", parts[0], np.int64).tolist()
@@ -90,7 +100,8 @@ def read_step(parts: Sequence[Any], reader: Reader) -> Asked:
     given = Given(_of(arrays, "row"), KeyBatch(tuple(wide)), prepared.batch, _of(arrays, "live"))
     *claim, worker, lineage, first_layer = head
     books = bytes(parts[1]).decode(errors="replace")
-    return Asked(Claim(*claim), books, worker, None if lineage < 0 else lineage, first_layer, given)
+    is_fresh = kind == StageMessage.STEP
+    return Asked(Claim(*claim), books, worker, None if lineage < 0 else lineage, first_layer, given, is_fresh)
 
 
 def answer_parts(answer: Returned, writer: Writer) -> list[Any]:

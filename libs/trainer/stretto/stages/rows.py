@@ -35,14 +35,20 @@ class RowsStage:
         return self._following.first_layer == FIRST_LAYER
 
     def step(
-        self, claim: Claim, generation: int | None, lineage: int | None, pulled: Pulled, prepared: Prepared
+        self,
+        claim: Claim,
+        generation: int | None,
+        lineage: int | None,
+        pulled: Pulled,
+        prepared: Prepared,
+        is_fresh: bool = True,
     ) -> Gradients:
-        """Return the gradients of a batch, or that others have pushed them.
+        """Return the gradients of a batch, or that others have pushed them. is_fresh: as of `Asked`.
 
         Raises ServerLost, OwnershipUnknown, and the errors of the batch or its lease that a stage finds.
         """
         given = Given(pulled.rows, prepared.keys, prepared.batch)
-        answer = self._asked(claim, generation, lineage, given)
+        answer = self._asked(claim, generation, lineage, given, is_fresh)
         if answer is not None:
             return Gradients(answer.loss, (), NOTHING, NOTHING, is_pushed=True)
         values = pulled if len(pulled.dense) else self._parameters.pull_slices(None)
@@ -52,13 +58,15 @@ class RowsStage:
         squares = found.dense_squares
         return Gradients(told.loss, told.rows, found.dense, state_delta, told.row_squares, squares)
 
-    def _asked(self, claim: Claim, generation: int | None, lineage: int | None, given: Given) -> Returned | None:
+    def _asked(
+        self, claim: Claim, generation: int | None, lineage: int | None, given: Given, is_fresh: bool
+    ) -> Returned | None:
         """Return the answer of the next stage; None if nobody answers."""
         what = f"step of shard {claim.shard} attempt {claim.attempt} samples {claim.start}..{claim.stop}"
         for _ in range(2):
             route = self._parameters.routes.current()
             check_books(route, generation, lineage, what)
-            asked = Asked(claim, route.books, self._parameters.worker, lineage, FIRST_LAYER, given)
+            asked = Asked(claim, route.books, self._parameters.worker, lineage, FIRST_LAYER, given, is_fresh)
             try:
                 return self._following.ask(asked)
             except OtherBooks as error:

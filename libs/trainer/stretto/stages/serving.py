@@ -24,6 +24,7 @@ from stretto_plane import Listener, Message, Peer
 from ..engine.client import Parameters
 from ..engine.layout import I64, Bools, Layout
 from ..engine.link import Access
+from ..engine.pulling import Pulled
 from ..errors import OwnershipUnknown, ServerLost, StrettoError
 from ..parts import FIRST_LAYER, Found, Given, Part, Returned, no_keys
 from .asking import NextStage
@@ -36,6 +37,8 @@ REQUEST_BYTES_MAX = 2**31
 LEAVE_S = 10.0
 """Time that a stage which leaves gives to the steps that it has in hand: one of a large model takes seconds."""
 LOOK_S = 0.02
+KEPT_S = 1.0
+"""Seconds for which values that came with a push serve the next step, as long as the pull of a worker does: taste."""
 
 Parts = Callable[[int, int | None], Part]
 """Returns the layers from one on, up to another one, or to the end of the model (None). Raises ModelRefused."""
@@ -74,6 +77,7 @@ class Stage:
         self.is_leaving = False
         self._parts, self._making = parts, threading.Lock()
         self._made: dict[int | None, Part] = {}
+        self._pulled: _Pulled | None = None
 
     def part(self, until: int | None) -> Part:
         """Return the layers from the first one up to this one. Raises ModelRefused."""
@@ -81,6 +85,17 @@ class Stage:
             if until not in self._made:
                 self._made[until] = self._parts(self.first_layer, until)
             return self._made[until]
+
+    def newest(self, part: Part, generation: int) -> Pulled | None:
+        """Return the values that came with the last push of such a part, if they are of this generation and young."""
+        found = self._pulled
+        if found is None or found.part is not part or found.generation != generation:
+            return None
+        return found.values if self.clock() - found.at_s < KEPT_S else None
+
+    def note(self, part: Part, generation: int, values: Pulled) -> None:
+        """Note the values that came with a push."""
+        self._pulled = _Pulled(part, generation, values, self.clock())
 
     def step(self, asked: Asked) -> Returned:
         """Compute a step and push its gradients. Raises StepRefused, OtherBooks, or an error of the batch or lease."""
@@ -102,6 +117,15 @@ class Stage:
         return found.answer._replace(rows=(), row_squares=())
 
 
+class _Pulled(NamedTuple):
+    """The values of a part's dense slices, of which generation of the servers they are, and when they came."""
+
+    part: Part
+    generation: int
+    values: Pulled
+    at_s: float
+
+
 class _NoAnswer(Exception):
     """No member of the next stage has answered."""
 
@@ -118,7 +142,8 @@ class _Step:
         """Return the outcome of the layers up to this one; None if the next stage does not answer."""
         self._part = part = self._stage.part(until)
         begun_s = self._stage.clock()
-        pulled = self._parameters.pull_slices(part.pulled)
+        newest = None if self._asked.is_fresh else self._stage.newest(part, self._generation)
+        pulled = newest or self._parameters.pull_slices(part.pulled)
         self.exchange_s += self._stage.clock() - begun_s
 
         def rest(given: Given) -> Returned:
@@ -134,8 +159,12 @@ class _Step:
             return None
 
     def push(self, found: Found) -> None:
-        """Push the gradients of the stage's own slices, and of the rows if the stage stands right behind them."""
+        """Push the gradients of the stage's own slices, and of the rows if the stage stands right behind them.
+
+        The slices that the next step takes come with it.
+        """
         assert self._part is not None
+        along = self._parameters.slices_along(self._part.pulled)
         begun_s = self._stage.clock()
         shard, attempt, start, stop = self._asked.claim
         layout, has_rows = self._stage.layout, self._stage.first_layer == FIRST_LAYER
@@ -154,7 +183,10 @@ class _Step:
             generation=self._generation,
             lineage=self._asked.lineage,
             columns=columns_of(layout, self._part.pushed, has_rows),
+            along=along,
         )
+        if along is not None and along.future.done():
+            self._stage.note(self._part, self._generation, along.future.result())
         self.exchange_s += self._stage.clock() - begun_s
 
     def __enter__(self) -> None:
@@ -205,9 +237,7 @@ class StageServer:
             reader, writer = self._wires.setdefault(peer, (Reader(), Writer()))
             self._in_hand += 1
         try:
-            if message.kind != StageMessage.STEP:
-                raise InputRefused(f"a message of kind {message.kind}: of another version of Stretto?")
-            answer = self.stage.step(read_step(message.parts, reader))
+            answer = self.stage.step(read_step(message.kind, message.parts, reader))
             return StageMessage.ANSWER, answer_parts(answer, writer)
         except (StrettoError, InputRefused, ArraysRefused) as error:
             log.info("refused a step of %s: %s", peer.address, error)

@@ -63,9 +63,15 @@ class Computing:
             pull = self.begin_pull(keys, is_fresh=True)
 
     def step(
-        self, claim: Claim, generation: int | None, lineage: int | None, pulled: Pulled, ready: Prepared
+        self,
+        claim: Claim,
+        generation: int | None,
+        lineage: int | None,
+        pulled: Pulled,
+        ready: Prepared,
+        is_fresh: bool,
     ) -> Gradients:
-        """Return the gradients of a batch, or that others have pushed them.
+        """Return the gradients of a batch, or that others have pushed them. is_fresh: others pull for it, too.
 
         Raises Stopping, ModelRefused, and the errors of the batch or its lease that another stage finds.
         """
@@ -73,7 +79,7 @@ class Computing:
             return self._program.step(pulled.rows, ready.keys, pulled.dense, pulled.state, ready.batch)
         while True:
             try:
-                return self._stage.step(claim, generation, lineage, pulled, ready)
+                return self._stage.step(claim, generation, lineage, pulled, ready, is_fresh)
             except (ServerLost, OwnershipUnknown) as error:
                 log.warning("step: %s", error)
             if not self._keep_going():

@@ -1,8 +1,9 @@
 """Training one shard: read, pull, compute, push.
 
-While a batch is computed, the next one is read. In a pipeline it is also pulled, and the last one is pushed. The next
-batch of a shard's last one is the first of the shard that is likely to follow. Gradients of several batches may be
-added up and pushed at once, counted from the shard's beginning as batches are: servers have all of them or none.
+While a batch is computed, the next one is read. In a pipeline it is also pulled, and the last one is pushed, both by
+the same messages where they are small. The next batch of a shard's last one is the first of the shard that is likely
+to follow. Gradients of several batches may be added up and pushed at once, counted from the shard's beginning as
+batches are: servers have all of them or none.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
@@ -19,7 +20,7 @@ from stretto_pipeline.feeding import SampleRange
 from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
 
 from ..batches.feed import Feed
-from ..engine.client import FINISHED, Parameters, PushResult
+from ..engine.client import FINISHED, Parameters
 from ..engine.pulling import Pulled
 from ..errors import (
     BatchMisaligned,
@@ -38,6 +39,7 @@ from ..stages.rows import RowsStage
 from .computing import RETRY_S, Computing, Stopping
 from .gradient_sum import GradientSum
 from .look_ahead import LOOK_AHEAD, LookAhead
+from .pushing import Push, Pusher
 from .step_timer import StepTime, StepTimer
 
 log = logging.getLogger("stretto.worker")
@@ -86,9 +88,8 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class _Pushing:
-    """A push that is on its way. times: the times of its step so far."""
+    """A push that is due or on its way. times: the times of its step so far."""
 
-    push: Future[PushResult | None]
     place: Place
     begun_s: float
     times: StepTime
@@ -144,7 +145,7 @@ class Trainer:
         self._passed = passed
         self._pipeline = pipeline
         self._pipeline_from_step = pipeline_from_step
-        self._pusher = ThreadPoolExecutor(1, thread_name_prefix="pusher")
+        self._pusher = Pusher(parameters, keep_going)
         self._on_its_way: _Pushing | None = None
         self._offset = 0  # samples of the shard that every column has
         self._begun: int | None = None  # shard
@@ -214,6 +215,7 @@ class Trainer:
         read, pull, is_followed = self._first(work, ranges)
         for number, place in enumerate(places):
             begun = time.monotonic()
+            self._pusher.send_before(read, pull)
             ready = read.result()
             read_s = time.monotonic() - begun
             if not is_followed:
@@ -223,17 +225,14 @@ class Trainer:
             coming = self._feed.take(read_s) if number + 1 < len(ranges) else None
             wanted = time.perf_counter()
             pulled = self._computing.pulled(pull, ready.keys)
-            waited = time.perf_counter() - wanted
-            pull = None
-            if coming is not None and coming.done() and coming.exception() is None:
-                # reading keeps pace: the next batch is ready, and its pull runs beside this step
-                self._hint(coming.result(), ranges[number + 1], pipeline)
-                pull = self._computing.begin_pull(coming.result().keys) if pipeline else None
+            # a pull that came with the last push was waited for there, unless that ran beside a computation
+            waited = max(time.perf_counter() - wanted, 0.0 if pipeline else pulled.seconds)
+            pull = self._begin_next(_ready(coming), ranges[number + 1 : number + 2], pipeline)
             if self._computing.asks and not self._settle():  # others push this batch behind the one before
                 return
             computing = time.perf_counter()
             claim = Claim(work.shard, work.attempt, place.begin, place.end)
-            gradients = self._computing.step(claim, work.generation, work.lineage, pulled, ready)
+            gradients = self._computing.step(claim, work.generation, work.lineage, pulled, ready, not pipeline)
             computed = time.perf_counter() - computing
             self.last_loss = gradients.loss
             share = pulled.rows_seconds / max(1e-9, pulled.seconds)
@@ -248,8 +247,11 @@ class Trainer:
                 if not self._pass_on(work, place, begun, times, waiting, pays):
                     return
                 waiting = GradientSum(self._program.layout) if place.is_pushed else waiting
-                if not pipeline and not self._settle():
-                    return
+                if not pipeline:
+                    following = _ready(coming) if number + 1 < len(places) else None
+                    pull = following and self._pusher.pull_along(following.keys, is_early)
+                    if not self._settle():
+                        return
             if not self._keep_going() and (pays or not self._parameters.carries_debt):
                 return
             if coming is not None:
@@ -269,8 +271,9 @@ class Trainer:
         elif not self._settle():
             return False
         else:
-            push = self._pusher.submit(self._push, work, place, waiting, pays)
-            self._on_its_way = _Pushing(push, place, begun_s, times)
+            claim = Claim(work.shard, work.attempt, place.pushed_from, place.end)
+            self._pusher.due(Push(claim, waiting, pays, work.generation, work.lineage))
+            self._on_its_way = _Pushing(place, begun_s, times)
         return True
 
     def _first(self, work: Work, ranges: Sequence[SampleRange]) -> tuple[Future[Prepared], Future[Pulled] | None, bool]:
@@ -291,6 +294,18 @@ class Trainer:
         """Batches to have ready: more than the next only where servers read rows from their disks meanwhile."""
         return self._look_ahead.batches if self._parameters.has_cold_rows else 1
 
+    def _begin_next(
+        self, coming: Prepared | None, following: Sequence[SampleRange], pipeline: bool
+    ) -> Future[Pulled] | None:
+        """Begin the pull of the next batch beside this step, if reading keeps pace, with the push that is due."""
+        pull = None
+        if coming is not None:
+            self._hint(coming, following[0], pipeline)
+            if pipeline:
+                pull = self._pusher.pull_along(coming.keys) or self._computing.begin_pull(coming.keys)
+        self._pusher.send()
+        return pull
+
     def _hint(self, coming: Prepared, following: SampleRange, is_pulled_next: bool) -> None:
         """Name to the servers the rows of the batches that are ready, in their order."""
         if self._batches_ahead > 1:
@@ -304,7 +319,7 @@ class Trainer:
         self._on_its_way = None
         if pushing is None:
             return True
-        pushed = pushing.push.result()
+        pushed = self._pusher.result()
         if pushed is None:
             return False
         update = min(pushed.update_seconds, pushed.seconds)
@@ -324,36 +339,14 @@ class Trainer:
         if self._parameters.has_cold_rows:
             self._look_ahead.passed(ended_s - begun_s)
 
-    def _push(self, work: Work, place: Place, waiting: GradientSum, pays: bool) -> PushResult | None:
-        """Push until every column has the batches (records make repetition harmless); None if training is to stop."""
-        keys, gradients = waiting.total()
-        while True:
-            try:
-                return self._parameters.push(
-                    keys,
-                    gradients.rows,
-                    gradients.dense,
-                    shard=work.shard,
-                    attempt=work.attempt,
-                    start=place.pushed_from,
-                    stop=place.end,
-                    row_squares=gradients.row_squares,
-                    dense_squares=gradients.dense_squares,
-                    state_delta=gradients.state_delta if len(gradients.state_delta) else None,
-                    generation=work.generation,
-                    lineage=work.lineage,
-                    pays=pays,
-                    batches=len(waiting),
-                )
-            except (ServerLost, OwnershipUnknown) as error:
-                log.warning("push: %s", error)
-            if not self._keep_going():
-                return None
-            time.sleep(RETRY_S)
-
     def close(self) -> None:
-        self._pusher.shutdown(wait=False, cancel_futures=True)
+        self._pusher.close()
         self._feed.close()
+
+
+def _ready(coming: Future[Prepared] | None) -> Prepared | None:
+    """Return a batch that is read; None while it is not, or if reading has failed."""
+    return coming.result() if coming is not None and coming.done() and coming.exception() is None else None
 
 
 def _resumed(parameters: Parameters, work: Work, keep_going: Callable[[], bool]) -> int | None:

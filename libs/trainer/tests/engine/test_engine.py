@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import stretto.engine
-from stretto.engine import FINISHED, Access, Key, Layout, Own, Parameters, Table, client, one_table, owners
+from stretto.engine import FINISHED, Access, Key, Layout, Own, Parameters, Table, client, one_table, owners, pulling
 from stretto.engine.protocol import Gradients, Kind
 from stretto.engine.transfer import EXACT, Wire
 from stretto.errors import (
@@ -223,6 +223,62 @@ def test_dense_parameters_come_with_every_third_pull_and_whenever_they_are_to_be
     exact = servers.worker(1)
     exact.begin_pull(keys).result()
     assert exact.step_bytes() == (0, 0)
+
+
+def test_a_pull_that_goes_with_a_push_brings_what_the_push_made(cluster):
+    servers = cluster(LAYOUT)
+    parameters = servers.worker(0)
+    keys = batch(LAYOUT, 1)[0]
+    parameters.pull(keys)  # from now on it knows the servers
+    for step in range(3):
+        along = parameters.pull_along(keys)
+        assert push(parameters, step, step + 1, along=along).applied == LAYOUT.columns
+        exact = parameters.pull(keys)
+        assert [each.tobytes() for each in (*along.future.result(0).rows, along.future.result(0).dense)] == [
+            each.tobytes() for each in (*exact.rows, exact.dense)
+        ]
+    slices = parameters.slices_along(np.array([0, 11]))
+    assert push(parameters, 3, 4, along=slices).applied == LAYOUT.columns
+    found, exact = (LAYOUT.split_dense(each.dense) for each in (slices.future.result(0), parameters.pull(keys)))
+    assert found[[0, 11]].tobytes() == exact[[0, 11]].tobytes()
+    assert slices.future.result(0).state.tolist() == [0, 0, 0]
+
+
+def test_a_pull_is_a_message_of_its_own_where_no_push_brings_it(cluster):
+    """A push of several rounds, a push that fails, and a server of an earlier version bring no pull along."""
+    servers = cluster(LAYOUT)
+    parameters = servers.worker(0)
+    keys = batch(LAYOUT, 1)[0]
+    parameters.pull(keys)
+    control = servers.control(0)
+    control.set_own([control.columns()[0]], Own.FROZEN, Own.MINE)
+    with parameters.pull_along(keys) as frozen:
+        thaw = threading.Timer(0.05, control.set_own, ([control.columns()[0]], Own.MINE, Own.FROZEN))
+        thaw.start()
+        assert push(parameters, along=frozen).retries > 0
+        assert not frozen.future.done()
+    assert frozen.future.result(20).dense.tobytes() == parameters.pull(keys).dense.tobytes()
+    with pytest.raises(ProgressGap), parameters.pull_along(keys) as failed:
+        push(parameters, 90, 100, along=failed)
+    assert len(failed.future.result(20).dense) == 50
+    for part in parameters.routes.current().parts.values():
+        assert part.link.exchanges
+        part.link.exchanges = False
+    with parameters.pull_along(keys) as earlier:
+        push(parameters, 10, 20, along=earlier)
+        assert not earlier.future.done()
+    assert earlier.future.result(20).dense.tobytes() == parameters.pull(keys).dense.tobytes()
+    thaw.join(20)
+
+
+def test_what_takes_longer_than_a_message_costs_goes_by_itself(cluster, monkeypatch):
+    parameters = cluster(LAYOUT).worker(0)
+    keys = batch(LAYOUT, 1)[0]
+    parameters.pull(keys)
+    monkeypatch.setattr(pulling, "ALONG_BYTES_MAX", sum(pulling.WantedPull(keys, EXACT).sizes_bytes(LAYOUT)) / 2)
+    assert parameters.pull_along(keys) is not None
+    monkeypatch.setattr(pulling, "ALONG_BYTES_MAX", pulling.ALONG_BYTES_MAX - 1)
+    assert parameters.pull_along(keys) is None
 
 
 def test_columns_without_owner_are_reported(bare_cluster):

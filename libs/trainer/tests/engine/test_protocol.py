@@ -184,6 +184,25 @@ def test_an_answer_to_another_pull_is_refused(server) -> None:
             protocol.read_pulled(LAYOUT, keys, np.arange(12), EXACT, short)
 
 
+def test_an_exchange_pulls_after_its_push_and_what_is_refused_of_it_changes_nothing(server) -> None:
+    keys = [LAYOUT.index(np.arange(4), np.arange(4)).tables[i].stored for i in (0, 1)]
+    push, pull = push_parts(3, 4, 1, EXACT), protocol.pull_request(np.arange(12), keys, EXACT)
+    before = state(server)
+    for wrong in ([*push[:-1], *pull], [*push, *pull[:-1]], [*push, pull[0], np.array([12]), *pull[2:]], push):
+        assert server._handle(message(Kind.EXCHANGE, wrong), PEER)[0] == Kind.REFUSED
+        assert state(server) == before
+    kind, parts = server._handle(message(Kind.EXCHANGE, [*push, *pull]), PEER)
+    pushed, pulled = protocol.cut_answer(parts)
+    assert (kind, protocol.read_push_answer(pushed, LAYOUT.columns)[:2]) == (Kind.ANSWER, (Code.APPLIED, 76))
+    found, exact = (
+        protocol.read_pulled(LAYOUT, keys, np.arange(12), EXACT, pulled)[0],
+        server.store.pull(keys, np.arange(12)),
+    )
+    assert [each.tolist() for each in (*found.rows, found.slices)] == [
+        each.tolist() for each in (*exact.rows, exact.slices)
+    ]
+
+
 @pytest.mark.parametrize("head", [[0, 8, 1], [0, -1, 1], [99, 1, 1], [0, 1], []])
 def test_an_answer_to_another_push_is_refused(head: list[int]) -> None:
     answer = protocol.push_answer(Code.APPLIED, 7, 1, np.zeros(9, np.int64))

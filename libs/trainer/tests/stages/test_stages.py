@@ -19,7 +19,7 @@ from stretto.model.reading import Prepared
 from stretto.parts import FIRST_LAYER, Given, Part, Returned
 from stretto.stages.asking import Member
 from stretto.stages.messages import Asked, OtherBooks, StageMessage, StepRefused, read_refusal, step_request
-from stretto.stages.serving import StageServer
+from stretto.stages.serving import KEPT_S, Stage, StageServer
 from stretto_parameters import Claim
 from stretto_parameters.optimizers import Adagrad
 from stretto_pipeline.arrays import Writer
@@ -195,6 +195,33 @@ def test_a_member_that_hangs_is_not_waited_for_at_each_step(job: StagedJob) -> N
     assert len(asked) == 1
     assert following.first_layer is None, "it is avoided for a while"
     job.check_books(range(1))
+
+
+def test_a_stage_pulls_once_and_then_each_push_brings_what_the_next_step_takes(job: StagedJob) -> None:
+    server = job.stage(1)
+    assert server.stage.parameters is not None
+    server.stage.clock = lambda: 0.0  # however slow this machine is
+    pull, pulled = server.stage.parameters.pull_slices, list[Any]()
+    server.stage.parameters.pull_slices = lambda of: pulled.append(of) or pull(of)  # type: ignore[method-assign,func-returns-value]
+    following = job.following()
+    following.use({1: Member(server.address, FIRST_LAYER)})
+    trainer = job.trainer(0, following)
+    assert trainer.train(job.work(0)) is None
+    assert len(pulled) == 1
+    assert job.trainer(0, following, pipeline=False).train(job.work(1)) is None
+    assert len(pulled) == 1 + -(-SHARD // BATCH), "without a pipeline no push of others is missing"
+
+
+def test_values_that_came_with_a_push_serve_the_same_layers_of_the_same_servers_for_a_second(job: StagedJob) -> None:
+    now_s = [0.0]
+    stage = Stage(job.program.part, LAYOUT, FIRST_LAYER, job.following(), lambda: now_s[0])
+    part, values = stage.part(None), job.parameters(1).pull_slices(None)
+    assert stage.newest(part, 1) is None
+    stage.note(part, 1, values)
+    assert stage.newest(part, 1) is values
+    assert stage.newest(part, 2) is stage.newest(WholePart(job.program), 1) is None
+    now_s[0] = KEPT_S
+    assert stage.newest(part, 1) is None
 
 
 def test_errors_of_a_batch_are_the_workers_own(job: StagedJob) -> None:

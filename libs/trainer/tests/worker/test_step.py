@@ -58,6 +58,9 @@ class Servers:
         future.set_result(Pulled((np.zeros((len(keys), 2), np.float32),), np.zeros(3, np.float32), NONE, 1e-3, 5e-4))
         return future
 
+    def pull_along(self, keys: KeyBatch, is_fresh=False):
+        return None
+
     def progress(self, shard, attempt=0):
         self.resumed.append((shard, attempt))
         return self.done.get(shard, 0)
@@ -144,6 +147,68 @@ def test_only_a_pipeline_misses_own_updates_and_a_job_begins_without(servers, pi
     missing = [step - seen for step, seen in enumerate(servers.seen)]
     assert max(missing) <= (2 if misses else 0), missing
     assert any(missing) == misses
+
+
+class Along:
+    """A pull that the push brings, once the push is applied."""
+
+    def __init__(self, servers):
+        self.servers, self.future = servers, Future()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if not self.future.done():
+            self.future.set_result(self.servers.begin_pull(LAYOUT.index(np.arange(10))).result())
+
+
+@pytest.mark.parametrize("pipeline", [True, False])
+def test_once_batches_are_read_in_time_each_push_has_the_pull_of_a_batch_to_come_with_it(pipeline):
+    class Exchanging(Servers):
+        def pull_along(self, keys, is_fresh=False):
+            self.along.append(Along(self))
+            return self.along[-1]
+
+        def push(self, *given, along=None, **named):
+            self.came.append(along)
+            return super().push(*given, **named)
+
+    class Slow(Program):
+        def step(self, *given):
+            time.sleep(0.02)  # long enough that the next batch is read
+            return super().step(*given)
+
+    servers = Exchanging()
+    servers.along, servers.came = [], []
+    trainer = Trainer(Slow(), servers, 10, StepTimer(), pipeline=pipeline)
+    assert trainer.train(Work(0, 1, 0, 100, steps_before=PIPELINE_FROM_STEP)) is None
+    trainer.close()
+    assert len(servers.pushed) == len(servers.came) == 10
+    assert [each for each in servers.came if each is not None] == servers.along
+    assert servers.along
+    assert servers.came[-1] is None, "nothing follows"
+    assert len(servers.seen) == 10, "each batch is pulled once"
+    if not pipeline:
+        assert servers.seen == [*range(10)], "its own updates are in each pull"
+
+
+def test_a_push_waits_for_no_batch_that_is_still_read(servers):
+    pushed_before = []
+
+    class Slow(Program):
+        def prepare(self, start, length, partition=""):
+            if start == 20:
+                deadline = time.monotonic() + 20
+                while len(servers.pushed) < 2 and time.monotonic() < deadline:
+                    time.sleep(0.001)
+                pushed_before.append(len(servers.pushed))
+            return super().prepare(start, length, partition)
+
+    trainer = Trainer(Slow(), servers, 10, StepTimer())
+    assert trainer.train(Work(0, 1, 0, 40, steps_before=PIPELINE_FROM_STEP)) is None
+    trainer.close()
+    assert pushed_before == [2]
 
 
 def test_a_lease_of_before_the_servers_were_replaced_pushes_nothing(trainer, servers):
