@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from asking import assert_refused, command
+from stretto_cli import options
 
 LAYERS = {
     **{"profile_batch": 512, "throughput_limit": 8000, "samples": 1e9},
@@ -48,6 +51,69 @@ def test_what_was_learned_is_kept_and_used_again(tmp_path: Path) -> None:
     assert second["feasible"]
     assert second["cost"] >= first["cost"]
     assert (tmp_path / "kept.npz").read_bytes() == content, "it is used as it is"
+
+
+TYPES = {"types": [{"name": "cpu", "price_per_hour": 0.04}, {"name": "x", "price_per_hour": 0.1, "limit": 4}]}
+
+
+def measured_view() -> dict[str, Any]:
+    """Return what a gateway tells of a job whose workers were measured on cores and on devices of type x."""
+    model = {
+        **{"form": "default", "overlap": 1.0, "batch_size": 512, "covariance": [], "log_sd": 0.05, "rmsle": 0.02},
+        **{"degrees_of_freedom": 8.0, "unidentified": []},
+        "coefficients": {"a1": 0.02 / 512, "a1@x": 0.002 / 512, "a3": 0.0004, "a4": 0.0002, "a2": 0.01},
+        "measured": [
+            {"workers": 2, "ps": 1, "worker_cpu_cores": 1.0, "ps_cpu_cores": 1.0, "batch_size": 512, "device": name}
+            | {"mixed": False, "step_time_s": 0.03, "windows": 4, "log_sd": 0.01}
+            for name in ("", "x")
+        ],
+    }
+    progress = {"samples_per_s": 30_000.0, "samples_total": 5_000_000, "samples_done": 1_000_000}
+    plan = {"ps": 1, "ps_cpu_cores": 1.0}
+    return {"name": "ctr", "plan": plan, "progress": progress, "data": {"given_up": 0}, "model": model}
+
+
+@pytest.fixture
+def view(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The view of job ctr at the gateway that commands ask, to be changed."""
+    told = measured_view()
+
+    class Gateway:
+        def job(self, name: str) -> dict[str, Any]:
+            return told | {"name": name}
+
+    monkeypatch.setattr(options, "connect", lambda *_: contextlib.nullcontext(Gateway()))
+    return told
+
+
+def test_the_layers_of_a_live_job_are_placed_as_its_workers_took_them(view: dict[str, Any]) -> None:
+    rows = {"compute_s": [0.0106] * 2, "parallel_fraction": [2 * (1 - 0.0112 / 2 / 0.0106)] * 2}
+    dense = {"compute_s": [0.02, 0.002], "parallel_fraction": [1.0, 1.0]}
+    nothing = {"transfer_s": [0.0] * 2, "transfer_parallel_fraction": [0.0] * 2}
+    layers = [{"name": name, **nothing, **given} for name, given in (("rows", rows), ("dense", dense))]
+    stated = {**TYPES, "layers": layers, "profile_batch": 512, "throughput_limit": 30_000.0, "samples": 4e6}
+    ours, file = answer(TYPES, "--job", "ctr"), answer(stated)
+    assert [each["type"] for each in ours["stages"]] == ["cpu", "x"]
+    for told in (ours, file):
+        told.pop("solve_s")
+    assert ours.pop("cost") == pytest.approx(file.pop("cost"))
+    assert ours.pop("bound") == pytest.approx(file.pop("bound"))
+    assert ours.pop("throughput") == pytest.approx(file.pop("throughput"))
+    assert ours == file
+    assert answer({**TYPES, "throughput_limit": 60_000}, "--job", "ctr")["throughput"] >= 60_000
+    assert answer({**TYPES, "samples": 8e6}, "--job", "ctr")["cost"] > answer(TYPES, "--job", "ctr")["cost"]
+
+
+def test_a_job_that_has_too_little_to_tell_is_refused_with_what_is_missing(view: dict[str, Any]) -> None:
+    assert_refused(whatif({**TYPES, "layers": []}, "--job", "ctr"), "layers", "no layers beside --job")
+    unknown = {"types": [*TYPES["types"], {"name": "z", "price_per_hour": 1.0}]}
+    refused = whatif(unknown, "--job", "ctr")
+    assert refused.exit_code == 2
+    assert "measured on 'z'; measured are: cpu, x; leave" in " ".join(refused.stderr.split())
+    view["progress"]["samples_per_s"] = 0.0
+    assert_refused(whatif(TYPES, "--job", "ctr"), "throughput_limit", "ctr does not train now")
+    view["model"] = None
+    assert_refused(whatif(TYPES, "--job", "ctr"), "--job = ctr", "a fitted model")
 
 
 def test_what_finds_nothing_says_no_more_than_that() -> None:

@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from stretto_messages.base import InvalidValue
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Candidate, Plan, Resources
 
 from stretto_core.model.mixed import GUESSED_SD, MixedWorkers, StageRatio
 from stretto_core.model.pareto import NORMAL_90, CandidateProblem, PricedPlan, Verified, pareto_indices
 from stretto_core.model.stages import in_words, own_s
-from stretto_core.model.throughput import Configuration
+from stretto_core.model.throughput import Configuration, FittedModel, Inputs
 from stretto_core.model.types import DeviceType, JobProfile, Stages
 from stretto_core.planner.mixing import MEASURED_MAX, PlanTrial, with_one
 from stretto_core.planner.placement.optimum import exact
@@ -175,6 +176,33 @@ def _layers(problem: CandidateProblem, base: Plan, roles: Sequence[_Role]) -> tu
         return Layer(name, name, compute_s, parallel, nothing, nothing)
 
     return layer("rows", 0), layer("dense", 1)
+
+
+def measured_layers(model: FittedModel, ps: int, ps_cpu_cores: float, devices: Sequence[str]) -> tuple[Layer, Layer]:
+    """Return the rows and all that is behind them, as workers of a job took them, with a value for each type.
+
+    devices: the types; the empty text stands for cores. ``ps``, ``ps_cpu_cores``: of the job's plan. What crosses
+    between stages was measured by no job without them, and counts as 0. Raises InvalidValue for a type on which no
+    worker of the job was measured.
+    """
+    latest = {each.device: each for each in model.measured}
+    for name in devices:
+        if name not in latest:
+            known = ", ".join(each or "cpu" for each in sorted(latest))
+            raise InvalidValue(f"no worker of the job was measured on {name or 'cpu'!r}; measured are: {known}")
+    of_types = [replace(latest[name], ps=ps, ps_cpu_cores=ps_cpu_cores, mixed=False) for name in devices]
+
+    def layer(name: str, computes: bool) -> Layer:
+        one, two = (
+            [float(model.part_s(Inputs.of([replace(each, workers=count)]), computes=computes)[0]) for each in of_types]
+            for count in (1, 2)
+        )
+        # k workers take T(k) each for a batch, so k of them together T(k) / k = A + P/k (Eq. 1)
+        shared = (min(max(2 * (1 - both / 2 / alone), 0.0), 1.0) for alone, both in zip(one, two, strict=True))
+        nothing = (0.0,) * len(devices)
+        return Layer(name, name, tuple(one), tuple(shared), nothing, nothing)
+
+    return layer("rows", False), layer("dense", True)
 
 
 def _highest_rate(layers: tuple[Layer, Layer], roles: Sequence[_Role], batch_size: int) -> float:

@@ -16,10 +16,10 @@ from stretto_core.model.mixed import CUT_SD, StageRatio
 from stretto_core.model.pareto import CandidateProblem, PricedPlan, grid_within
 from stretto_core.model.throughput import Configuration, FittedModel
 from stretto_core.model.types import DeviceType, JobLimits, JobProfile, Prices, Stages
-from stretto_core.planner.staging import SLOWEST, sample_cost, staged_front, with_stages
+from stretto_core.planner.staging import SLOWEST, measured_layers, sample_cost, staged_front, with_stages
 from stretto_core.planner.state import PlannerSettings
 from stretto_messages.arbiter import PlanDecided
-from stretto_messages.base import GIB
+from stretto_messages.base import GIB, InvalidValue
 from stretto_messages.planner import CandidatesComputed, PlanProposed
 from stretto_messages.values import Plan, Resources, extended_of
 
@@ -107,6 +107,18 @@ def test_stages_share_the_units_and_cores_that_there_are(units: tuple[int, int],
 
 def test_without_units_there_are_no_stages() -> None:
     assert staged_front(problem_with((0, 0), (0.1, 0.1)), [plan(1, 1)], MOST) == []
+
+
+def test_the_layers_of_a_job_are_those_that_its_workers_were_measured_at() -> None:
+    rows, dense = measured_layers(MODEL, 2, 1.0, ["", "x"])
+    one_s, two_s = (0.0004 * count / 2 + 0.0002 * count + 0.01 for count in (1, 2))
+    assert rows.compute_s == pytest.approx((one_s, one_s))
+    assert dense.compute_s == pytest.approx((0.02, 0.002))
+    for share in rows.parallel_fraction:
+        assert one_s * (1 - share + share / 2) == pytest.approx(two_s / 2), "two workers are as fast as the model says"
+    assert dense.parallel_fraction == pytest.approx((1.0, 1.0))
+    with pytest.raises(InvalidValue, match="no worker of the job was measured on 'z'; measured are: cpu, x, y"):
+        measured_layers(MODEL, 1, 1.0, ["", "z"])
 
 
 def test_the_slowest_stage_bounds_a_plan_and_what_was_measured_scales_it() -> None:

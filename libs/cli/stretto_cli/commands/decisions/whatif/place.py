@@ -15,7 +15,7 @@ from stretto_core.planner.placement import Layer as ProfiledLayer
 from stretto_messages.base import InvalidValue
 from stretto_wire.given_file import DATA_BYTES, read_given
 
-from ....options import OutputForm, OutputOption, answer
+from ....options import GatewayOptions
 from ....progress import watched
 from ....reading import (
     AlgorithmOption,
@@ -32,6 +32,7 @@ from ....reading import (
 )
 from ....render import table
 from ....solving import algorithm, gap_to_lower, solved
+from . import live
 
 Price = Annotated[float, Field(ge=0, le=1e15)]
 Samples = Annotated[float, Field(gt=0, le=1e30)]
@@ -69,6 +70,14 @@ class Layers(Given):
     layers: list[Layer] = Field(min_length=1)
 
 
+class OfJob(Given):
+    """The types of devices for a live job, whose layers are its own. None: as the job has it now."""
+
+    throughput_limit: Positive | None = None
+    samples: Samples | None = None
+    types: list[Type] = Field(min_length=1)
+
+
 PER_TYPE = ("compute_s", "parallel_fraction", "transfer_s", "transfer_parallel_fraction")
 """Fields of a layer with one value per type."""
 
@@ -83,23 +92,35 @@ ModelOption = Annotated[
 ]
 
 
+JobOption = Annotated[
+    str | None,
+    typer.Option(
+        "--job",
+        metavar="JOB",
+        help="a live job, whose measured rows and layers behind them are placed; FILE has types",
+    ),
+]
+
+
 def place(
+    options: GatewayOptions,
     file: FileArgument,
     name: AlgorithmOption = PLACE.default,
     model: ModelOption = None,
     seed: Annotated[int, typer.Option(help="seed of algorithms that draw random numbers, at least 0")] = 0,
-    output: OutputOption = OutputForm.TABLE,
+    job: JobOption = None,
 ) -> None:
     """Place the layers of a model on types of devices, at the least cost that reaches a throughput.
 
     FILE is JSON: profile_batch (samples), throughput_limit (samples/s), samples (in all), types (name, price_per_hour,
     optional limit of units) and layers: name, kind, and lists with one value for each type, in their order: compute_s
     and transfer_s (seconds for a profiled batch on one unit), parallel_fraction, transfer_parallel_fraction (0 to 1).
+    With --job, FILE has types alone, and throughput_limit and samples if they are not to be the job's own.
     The whole format, with an example: libs/cli/WHATIF.md.
     """
     if seed < 0:
         refuse("--seed", seed, "a whole number of at least 0")
-    problem = replace(problem_of(read_json(file, Layers)), seed=seed)
+    problem = replace(problem_of(read_json(file, Layers)) if job is None else _of_job(file, job, options), seed=seed)
     if model is not None and not model.parent.is_dir():
         refuse("--model", str(model), "a file in a folder that exists")
     chosen = algorithm(PLACE, name)
@@ -110,7 +131,7 @@ def place(
     else:
         refuse("--model", str(model), f"an algorithm that learns, such as rl-lstm; {name} has no model")
     result = document_of(problem, found, solve_s)
-    answer(output, result, lambda: _view(result, problem))
+    options.answer(result, lambda: _view(result, problem))
 
 
 def _learned(
@@ -137,16 +158,31 @@ def _read(file: Path) -> bytes:
         refuse("--model", str(file), f"a file that can be read ({error.strerror})")
 
 
+def _of_job(file: str, job: str, options: GatewayOptions) -> PlacementProblem:
+    given = read_json(file, OfJob)
+    for field in ("layers", "profile_batch"):
+        if field in (given.model_extra or {}):
+            refuse(field, "", f"no {field} beside --job: they are those of {job}")
+    types = _types_of(given.types)
+    with options.connect() as gateway:
+        view = gateway.job(job)
+    return live.problem_of(view, types, given.throughput_limit, given.samples)
+
+
+def _types_of(given: list[Type]) -> tuple[DeviceType, ...]:
+    once((kind.name for kind in given), "types.name")
+    return tuple(DeviceType(kind.name, kind.price_per_hour, kind.limit) for kind in given)
+
+
 def problem_of(given: Layers) -> PlacementProblem:
     """Return the problem as core states it. Raises BadData."""
-    once((kind.name for kind in given.types), "types.name")
+    types = _types_of(given.types)
     once((layer.name for layer in given.layers), "layers.name")
     for index, layer in enumerate(given.layers):
         for field in PER_TYPE:
             values = getattr(layer, field)
             if len(values) != len(given.types):
                 refuse(f"layers[{index}].{field}", values, f"{len(given.types)} values, one for each type")
-    types = tuple(DeviceType(kind.name, kind.price_per_hour, kind.limit) for kind in given.types)
     layers = tuple(
         ProfiledLayer(
             layer.name,
