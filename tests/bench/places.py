@@ -30,7 +30,7 @@ MODULES = {
     "programs": ("partitioning", "home"),
     "training": (
         *("plane", "store", "embedding_stores", "servers", "trainer", "spilling", "wire", "group", "stages"),
-        *("lease_ahead", "adapted"),
+        *("device_types", "lease_ahead", "adapted"),
     ),
     "state": ("moves", "checkpoint", "differences", "worker_loss", "server_loss"),
 }

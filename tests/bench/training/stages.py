@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tests.bench.claims import Claim, always, at_most
-from tests.bench.processes import OURS, Servers, answer
+from tests.bench.processes import OURS, Servers, answer, ask_all
 from tests.bench.rows import Row, row
 
 WORKERS, MEMBERS, SERVERS = 3, 2, 2
@@ -26,6 +26,7 @@ ROUNDS, SECONDS = 3, 6.0
 STEPS_MAX = 1_000
 """Steps of a worker in a round, which ends before."""
 SPEED_BAR = 0.9
+COMPONENTS = ("emb", "grad", "upd", "sync")
 STAGE_ROW = "stages: seconds a step of a member that three workers wait for, times max(compute, exchange)"
 CLAIMS = (
     Claim("HeterPS §3", "E1: a stage is consecutive layers on one type", "-",
@@ -44,27 +45,33 @@ Members = Mapping[str, tuple[str, int]]
 """Addresses and first layers of a stage's members, by their numbers."""
 
 
-def _start(state: dict[str, Any], worker: int, servers: dict[str, str], key: str, encrypted: bool) -> int:
-    """Build the model and connect; return the number of its layers."""
+def start(state: dict[str, Any], hidden: str = "256,128,64") -> int:
+    """Build the model; return the number of its layers."""
     import tensorflow as tf
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(2)
     from stretto.build import make_program
-    from stretto.engine import Access, Key, Parameters
     from stretto.model.program import Options
-    from stretto.stages.asking import NextStage
 
     from tests.bench.training.trainer_task import PooledWideDeep
 
-    state["program"] = program = make_program(PooledWideDeep(), Options())
+    state["program"] = program = make_program(PooledWideDeep(hidden), Options())
     program.warm()
+    return len(program.layers)
+
+
+def connect(state: dict[str, Any], worker: int, servers: dict[str, str], key: str, encrypted: bool) -> None:
+    """Use these parameter servers from now on."""
+    from stretto.engine import Access, Key, Parameters
+    from stretto.stages.asking import NextStage
+
+    program = state["program"]
     state["access"] = access = Access(Key.of(key.encode()), encrypted)
     addresses = {int(server): address for server, address in servers.items()}
     state["parameters"] = parameters = Parameters(program.layout, addresses, worker=worker, access=access)
     parameters.seed(program.initial_dense(), program.initial_state())
     state["following"] = NextStage(worker, access, time.monotonic)
-    return len(program.layers)
 
 
 def _follow(state: dict[str, Any], members: Members) -> None:
@@ -73,7 +80,7 @@ def _follow(state: dict[str, Any], members: Members) -> None:
     state["following"].use({int(number): Member(*member) for number, member in members.items()})
 
 
-def _serve(state: dict[str, Any], address: str, first_layer: int, members: Members) -> tuple[str, int]:
+def serve(state: dict[str, Any], address: str, first_layer: int, members: Members) -> tuple[str, int]:
     """Serve steps from now on; return address and first layer."""
     from stretto.stages.serving import Stage, StageServer
 
@@ -90,8 +97,11 @@ def _serve(state: dict[str, Any], address: str, first_layer: int, members: Membe
     return state["server"].address, first_layer
 
 
-def _train(state: dict[str, Any], members: Members, seconds: float, shard: int) -> dict[str, float]:
-    """Train for so long; without members all layers are computed here, as in a job without stages."""
+def train(state: dict[str, Any], members: Members, seconds: float, shard: int) -> dict[str, Any]:
+    """Train for so long; without members all layers are computed here, as in a job without stages.
+
+    Return steps and seconds, and the window of these steps, with its components by the names of the step time's.
+    """
     from stretto.parts import FIRST_LAYER
     from stretto.stages.rows import RowsStage
     from stretto.worker.step import Trainer, Work
@@ -112,7 +122,11 @@ def _train(state: dict[str, Any], members: Members, seconds: float, shard: int) 
     )
     trainer.train(Work(shard, 1, 0, BATCH * STEPS_MAX))
     trainer.close()
-    return {"steps": meter.steps_total, "seconds": time.monotonic() - begun}
+    window = meter.window()
+    times = (window.times.rows_s, window.times.gradient_s, window.times.update_s, window.times.sync_s)
+    components = dict(zip(COMPONENTS, times, strict=True))
+    ended = time.monotonic() - begun
+    return {"steps": window.steps, "seconds": ended, "step_s": window.step_s, "components_s": components}
 
 
 def _served(state: dict[str, Any]) -> dict[str, float]:
@@ -130,9 +144,9 @@ class _Stages:
         self._folder = folder
         command = ("-m", "tests.bench.training.stages", "worker")
         self.processes = [OURS.process(*command) for _ in range(WORKERS + 2 * MEMBERS)]
+        layers = ask_all(self.processes, do="start")
         for number, process in enumerate(self.processes):
-            process.send(do="start", worker=number, servers=servers.addresses, **servers.access)
-        layers = [process.receive() for process in self.processes]
+            process.ask(do="connect", worker=number, servers=servers.addresses, **servers.access)
         self._middle = layers[0] // 2
         self.workers = self.processes[:WORKERS]
         self._shard = 0
@@ -202,6 +216,6 @@ def run(seconds: float = SECONDS) -> list[Row]:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["worker"]:
-        answer({"start": _start, "serve": _serve, "train": _train, "served": _served})
+        answer({"start": start, "connect": connect, "serve": serve, "train": train, "served": _served})
     for each in run(*map(float, sys.argv[1:])):
         print(each)

@@ -18,8 +18,8 @@ POOL = 100  # batches
 class PooledWideDeep(WideDeep):
     """Batches in memory, so that reading costs neither side: the samples repeat after POOL batches."""
 
-    def __init__(self) -> None:
-        super().__init__(hidden="256,128,64", samples=BATCH * POOL, embedding_dim=16)
+    def __init__(self, hidden: str = "256,128,64") -> None:
+        super().__init__(hidden=hidden, samples=BATCH * POOL, embedding_dim=16)
         self.pool = super().read(0, BATCH * POOL)
 
     def read(self, start, length):
