@@ -128,8 +128,9 @@ def test_servers_that_round_rows_train_move_and_save_without_a_disk(bare_here, t
 def test_workers_that_push_at_once_lose_nothing_while_rows_come_and_go(spilling, training):
     servers = spilling(2).place()
     train(servers, training, range(16), threads=4)
-    wait_for(lambda: cold_rows(servers) > 0)
-    assert set(servers.samples().tolist()) == {16 * 512}
+    wait_for(lambda: all(each.cold_rows for each in counts(servers)))  # however late the threads that evict came
+    train(servers, training, range(16, 20), threads=4)
+    assert set(servers.samples().tolist()) == {20 * 512}
     assert all(control.unlocked.tiers.counts().rows_read for control in servers.controls())
     faults = {server.eviction.fault for server in servers.processes.values()} - {""}
     assert all("give the server more memory" in fault for fault in faults), "so many batches want more than there is"
