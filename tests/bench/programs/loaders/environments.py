@@ -1,0 +1,46 @@
+"""An environment of its own for each loader, made once by pip below a folder that git ignores."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.bench.places import ROOT
+
+FOLDER = ROOT / ".stretto" / "loaders"
+PIP_S = 1500.0
+
+
+class Missing(RuntimeError):
+    """An environment that pip cannot make here; the text says why."""
+
+
+def python_of(name: str, requirements: Sequence[str], imports: Sequence[str]) -> str:
+    """Return the Python that has a loader. Packages of this environment are seen there, unless it has its own.
+
+    Raises Missing.
+    """
+    python = FOLDER / name / "bin" / "python" if requirements else Path(sys.executable)
+    if requirements:
+        mark = FOLDER / name / "requirements.txt"
+        if not mark.exists() or mark.read_text().split() != list(requirements):
+            _checked([sys.executable, "-m", "venv", "--clear", str(FOLDER / name)])
+            here = Path(sysconfig.get_path("purelib"))
+            own = FOLDER / name / here.relative_to(sys.prefix)
+            (own / "beside.pth").write_text(f"{here}\n")
+            _checked([str(python), "-m", "pip", "install", "-q", *requirements])
+            mark.write_text("\n".join(requirements))
+    _checked([str(python), "-c", "".join(f"import {each}\n" for each in imports)])
+    return str(python)
+
+
+def _checked(command: Sequence[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Missing(str(error)[:300]) from error
+    if done.returncode:
+        raise Missing((done.stderr.strip().splitlines() or ["pip gave no reason"])[-1][:300])
