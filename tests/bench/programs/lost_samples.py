@@ -19,9 +19,10 @@ Each loader is used as its documentation says for training that is interrupted:
 Three things favour the peers: their launcher takes no time, a death is known at once, and workers are forks that have
 imported all. Stretto's are pods of an installation as `stretto up` makes one: missed, started and imported.
 
-A figure is the median of ten seeds; the row of a peer that cannot be had says why.
+A figure is the median of ten seeds; the row of a peer that cannot be had says why. The variable LOADERS names the
+folder where pip makes an environment for each peer.
 
-python -m tests.bench --only lost_samples
+LOADERS=.stretto/loaders python -m tests.bench --only lost_samples
 """
 
 from __future__ import annotations

@@ -1,16 +1,15 @@
-"""An environment of its own for each loader, made once by pip below a folder that git ignores."""
+"""An environment of its own for each loader, made once by pip below the folder that the variable LOADERS names."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.bench.places import ROOT
-
-FOLDER = ROOT / ".stretto" / "loaders"
+VARIABLE = "LOADERS"
 PIP_S = 1500.0
 
 
@@ -23,17 +22,22 @@ def python_of(name: str, requirements: Sequence[str], imports: Sequence[str]) ->
 
     Raises Missing.
     """
-    python = FOLDER / name / "bin" / "python" if requirements else Path(sys.executable)
-    if requirements:
-        mark = FOLDER / name / "requirements.txt"
-        if not mark.exists() or mark.read_text().split() != list(requirements):
-            _checked([sys.executable, "-m", "venv", "--clear", str(FOLDER / name)])
-            here = Path(sysconfig.get_path("purelib"))
-            own = FOLDER / name / here.relative_to(sys.prefix)
-            (own / "beside.pth").write_text(f"{here}\n")
-            _checked([str(python), "-m", "pip", "install", "-q", *requirements])
-            mark.write_text("\n".join(requirements))
-    _checked([str(python), "-c", "".join(f"import {each}\n" for each in imports)])
+    python = _made(name, requirements) if requirements else sys.executable
+    _checked([python, "-c", "".join(f"import {each}\n" for each in imports)])
+    return python
+
+
+def _made(name: str, requirements: Sequence[str]) -> str:
+    if not (top := os.environ.get(VARIABLE)):
+        raise Missing(f"{VARIABLE} is not set (a folder where pip may make environments, of some gigabytes each)")
+    folder = Path(top).absolute() / name
+    python, mark = folder / "bin" / "python", folder / "requirements.txt"
+    if not mark.exists() or mark.read_text().split() != list(requirements):
+        _checked([sys.executable, "-m", "venv", "--clear", str(folder)])
+        here = Path(sysconfig.get_path("purelib"))
+        (folder / here.relative_to(sys.prefix) / "beside.pth").write_text(f"{here}\n")
+        _checked([str(python), "-m", "pip", "install", "-q", *requirements])
+        mark.write_text("\n".join(requirements))
     return str(python)
 
 
