@@ -61,8 +61,6 @@ class _Line:
 
 _lines: list[_Line] = []
 """The open connection, if there is one."""
-_saves: list[Callable[[str], object]] = []
-"""The function that saved the last checkpoint, if there is one."""
 
 
 def _line(*, anew: bool = False) -> _Line:
@@ -78,12 +76,16 @@ def _hang_up() -> None:
         _lines.pop().close()
 
 
-def samples() -> Iterator[range]:
+def samples(save: Callable[[str], object] | None = None) -> Iterator[range]:
     """Yield the numbers of the samples of one batch after the other, until all epochs are over.
 
     A batch counts as trained once the next one is asked for. Which batches a worker gets is decided while the job
     runs: each sample goes to one worker, and that of a lost worker to another one. A worker that is to leave ends its
-    program here, by SystemExit, so that ``finally`` and ``atexit`` still run; a program of level 2 saves once more.
+    program here, by SystemExit, so that ``finally`` and ``atexit`` still run.
+
+    ``save``: of a program of level 2 whose parameters have all of a batch once the next one is asked for. Where it is
+    to leave, this becomes a checkpoint as of :func:`checkpoint`, and nothing is trained again. A program that gathers
+    the gradients of several batches states none.
 
     Raises:
         StrettoError: the program is not run by Stretto, another process of the pod takes its samples, or the process
@@ -95,7 +97,9 @@ def samples() -> Iterator[range]:
             try:
                 word, rest = line.ask(NEXT)
             except SystemExit:
-                _save_once_more()
+                if save is not None:
+                    with contextlib.suppress(StrettoError):
+                        checkpoint(save)
                 raise
             is_over = word == END
             if is_over:
@@ -129,16 +133,7 @@ def checkpoint(save: Callable[[str], object]) -> str:
     except BaseException:
         line.ask(UNSAVED)
         raise
-    name = line.ask(SAVED)[1]
-    _saves[:] = [save]
-    return name
-
-
-def _save_once_more() -> None:
-    """Save before this program ends, as the last checkpoint was: what it has trained since need not be repeated."""
-    with contextlib.suppress(StrettoError):
-        for save in [*_saves]:
-            checkpoint(save)
+    return line.ask(SAVED)[1]
 
 
 def restored(load: Callable[[str], object]) -> bool:

@@ -28,6 +28,7 @@ class Batches:
         *,
         consistent: bool = False,
         least: int = 0,
+        release_s: float = 0.0,
     ) -> None:
         self._consistent = consistent
         """The program's parameters and the ledger go back together (level 2)."""
@@ -37,6 +38,8 @@ class Batches:
         self._meter = meter
         self._batch_size, self._least = batch_size, least
         """Samples of a batch, and the fewest that are left of a shard if any are; twice those fit into a batch."""
+        self._release_s = release_s
+        """Seconds for which the dispatcher is told what comes back, where the pod goes on: it would get it again."""
         self._leaving = leaving
         self.is_left = False
         """True once a program of level 2 has left its loop in the middle of a batch: it gets no other one."""
@@ -125,5 +128,7 @@ class Batches:
             self._settle()
             if self._leases.shard is None and self._leases.has_report:
                 self._leases.next(0)  # reports the shard that is over; one that the reply leases is returned at once
-        self._leases.release(self._leases.offset, failure, self._begun)
+        if self._release_s and self._leases.shard is not None:
+            self._leases.beat()
+        self._leases.release(self._leases.offset, failure, self._begun, self._release_s)
         self._begun = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import os
@@ -25,6 +26,8 @@ LEAVE_S = 10.0
 """Longest time until a program that is to leave, and asks for no batch meanwhile, gets SIGTERM."""
 LEAVE_SHARE = 2 / 3
 """The share of the pod's time to leave after which the program gets SIGTERM at the latest; the rest is for its end."""
+KILL_S = 10.0
+"""Seconds from SIGTERM to SIGKILL for a program whose pod goes on: the next group of ranks waits for its end."""
 POLL_S = 0.1
 PRINTED_S = 2.0
 """Seconds for the last lines of a program that has ended; what it left behind may keep its output open for ever."""
@@ -66,6 +69,7 @@ class Child:
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 preexec_fn=_die_together,
+                start_new_session=True,
                 stdout=subprocess.PIPE if pattern is not None else None,
                 stderr=subprocess.STDOUT if pattern is not None else None,
             )
@@ -82,20 +86,26 @@ class Child:
         """Wait until the program has ended; return its status, or minus the signal that ended it.
 
         ``patience`` is asked again and again: None while the program is to run on, then the seconds after which a
-        program that has not ended gets SIGTERM.
+        program that has not ended gets SIGTERM, and KILL_S later SIGKILL. What it has started ends with it.
         """
         asked_at_s: float | None = None
         is_ended = False
-        while (code := program.poll()) is None:
+        while not has_ended(program.pid):
             time.sleep(POLL_S)
             if (patience_s := patience()) is None:
                 continue
             if asked_at_s is None:
                 asked_at_s = time.monotonic()
                 log.info("asked to leave: the program ends when it asks for its next batch, or in %g s", patience_s)
-            if not is_ended and time.monotonic() - asked_at_s >= patience_s:
-                program.terminate()
+            late_s = time.monotonic() - asked_at_s - patience_s
+            if not is_ended and late_s >= 0:
+                os.kill(program.pid, signal.SIGTERM)  # Popen would take the status away that the loop waits for
                 is_ended = True
+            elif late_s >= KILL_S and not self._pod.leaving.is_set():
+                os.kill(program.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):  # it has left nothing behind
+            os.killpg(program.pid, signal.SIGKILL)
+        code = program.wait()
         if self._printing is not None:
             self._printing.join(PRINTED_S)
         return code
@@ -107,6 +117,11 @@ class Child:
         if code < 0:
             return SIGNALLED - code
         raise DataError(f"the program ended with status {code}; `stretto logs JOB/POD` has its last words")
+
+
+def has_ended(pid: int) -> bool:
+    """Return True if a child has ended; its status, and so its number, stays until it is waited for."""
+    return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def patience_of(grace_s: float) -> float:

@@ -21,6 +21,8 @@ MANIFEST = "manifest.json"
 FORMAT = "stretto-program/1"
 KEPT = 2
 """Checkpoints that are kept: the last one, and one before it."""
+_BEGUN = "begun"
+"""File of a checkpoint that this process has begun and not completed."""
 _FILE = "file://"
 
 
@@ -54,6 +56,7 @@ class KeptCheckpoints:
         part = self._part
         shutil.rmtree(part, ignore_errors=True)
         (part / "parameters").mkdir(parents=True)
+        (part / _BEGUN).touch()
         return part / "parameters"
 
     def clear(self) -> None:
@@ -82,6 +85,7 @@ class KeptCheckpoints:
 
     def _complete(self, manifest: dict[str, Any]) -> KeptCheckpoint:
         part = self._part
+        (part / _BEGUN).unlink()  # it is missing where a worker took the folder away and the program made it anew
         (part / MANIFEST).write_text(json.dumps(manifest))
         for folder, _, files in os.walk(part):
             for name in files:

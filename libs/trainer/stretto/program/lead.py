@@ -28,6 +28,8 @@ AGAIN, GO, BLAMED, SPARED = "again", "go", "blamed", "spared"
 WAIT_S = 2.0
 """Longest time that a request waits for the other ranks before it is asked again."""
 LOOK_S = 0.2
+GONE_S = 5.0
+"""Seconds after the end of a rank's connection until it counts as gone: it may connect again."""
 BLAME_S = 5.0
 """Seconds after the first failure of a rank's program until it is blamed: if a worker was lost, all of them fail."""
 _ALONE = "checkpoint was called where rank 0 did not call it: call it at the same step in all ranks, or in rank 0 alone"
@@ -71,6 +73,9 @@ class Lead:
         """The last answer to each rank, with its request's number."""
         self._peers: dict[int, weakref.ref[Peer]] = {}
         """The last connection of each rank of another worker."""
+        self._hung_up_at_s: dict[int, float] = {}
+        self._is_broken = False
+        """True once a rank was gone before a step in which it had a part, which nobody knows to be trained."""
         self._joined: set[int] = set()
         self._heard: set[int] = set()
         """Ranks that were told that all samples are over."""
@@ -133,12 +138,16 @@ class Lead:
             self._reserved.close()
 
     def failed(self, rank: int, status: int, peer: Peer | None = None) -> str:
-        """Return whether a program that has failed is to blame for it: the first one is, if no worker was lost."""
+        """Return whether a program that has failed is to blame for it: the first one is, if no worker was lost.
+
+        The connection of a lost worker is over before the actuator knows of its end.
+        """
         with self._turn:
             self._note(rank, peer)
             self.failure = first = self.failure or Failure(rank, status, self._clock())
             self._turn.notify_all()
-        if self.stop.is_set():
+            is_lost = any(other != first.rank and self._has_hung_up(other) for other in self._ranks)
+        if self.stop.is_set() or is_lost:
             return SPARED
         if self._clock() - first.at_s < BLAME_S:
             return AGAIN
@@ -191,9 +200,18 @@ class Lead:
             self._peers[rank] = weakref.ref(peer)
 
     def _is_gone(self, rank: int) -> bool:
-        """Return True if the rank's program has failed, or the connection of its worker is over."""
+        """Return True if the rank's program has failed, or the connection of its worker is over for long."""
+        if self.failure is not None and self.failure.rank == rank:
+            return True
+        if not self._has_hung_up(rank):
+            self._hung_up_at_s.pop(rank, None)
+            return False
+        now_s = self._clock()
+        return now_s - self._hung_up_at_s.setdefault(rank, now_s) >= GONE_S
+
+    def _has_hung_up(self, rank: int) -> bool:
         peer = self._peers.get(rank)
-        return (peer is not None and peer() is None) or (self.failure is not None and self.failure.rank == rank)
+        return peer is not None and peer() is None
 
     def _answer(self, answers: dict[int, str]) -> None:
         """Answer those of the ranks that wait."""
@@ -210,6 +228,7 @@ class Lead:
             others = [rank for rank in self._ranks if rank not in waiting]
             if not all(map(self._is_gone, others)):
                 return
+            self._is_broken |= bool(others)
         self._answer(self._end(LEAVE) if others else self._step(waiting))
 
     def _end(self, word: str) -> dict[int, str]:
@@ -248,7 +267,7 @@ class Lead:
             self._answer(self._all_saving(answer if answer.startswith(DONE) else DONE))
             return answer
         if rank == 0 and request == CHECKPOINT:
-            return self._of_checkpoints(request)
+            return LEAVE if self._is_broken else self._of_checkpoints(request)
         return self._told if request == NEXT else DONE
 
     def _of_checkpoints(self, request: str) -> str:

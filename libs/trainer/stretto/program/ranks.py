@@ -40,12 +40,15 @@ HEARTBEAT_S = 1.0
 GATHER_S = 10.0
 """Seconds that a group waits for workers of the plan that do not run yet: it would begin anew with each of them."""
 GROWS_S = 120.0
-"""Seconds until programs that are to leave for a larger group get SIGTERM, if they ask for no batch meanwhile."""
+"""Seconds until programs that leave for a larger group, or were told to leave and may save, get SIGTERM."""
 MISSED_S = 30.0
 """Seconds after which a worker ends whose group is over and has no successor: another worker makes for one."""
 LOST_S = 30.0
 """Seconds for which the first worker of a group may be out of reach while no other group is named."""
+RELEASE_S = 10.0
 ASK_EVERY_S = 2.0
+LOOK_EVERY_S = 10.0
+"""Interval at which the actuator is asked for the newest group while a program runs: an event may have been missed."""
 LINK_S = 5.0
 FRAME_BYTES_MAX = 2**16
 _MESSAGE = 1
@@ -233,6 +236,9 @@ class RankHost:
         self._member: Membership | None = None
         self._over = 0
         """Version of the last group that is over here."""
+        self._looked_at_s = 0.0
+        self._is_behind = False
+        """True once another worker has named a newer group than the newest one that is known here."""
 
     def run(self) -> int:
         """Run the program until its samples are over, and return the pod's exit code. Raises DataError."""
@@ -248,6 +254,7 @@ class RankHost:
             self._groups.follow()
             self._telemetry.begin(listener.address)
             self._pod.every(lambda: HEARTBEAT_S, self._beat)
+            self._pod.every(lambda: HEARTBEAT_S, self._look)
             threading.Thread(target=self._end_when_leaving, name="leaving", daemon=True).start()
             while (group := self._next()) is not None:
                 if (code := self._run_in(group, address)) is not None:
@@ -300,6 +307,7 @@ class RankHost:
             stop,
             consistent=self._program.consistent,
             least=spec.resources.workers.count.max,
+            release_s=RELEASE_S,
         )
         if self._program.consistent:
             consistent = consistent_of(self._pod, leases, batches, stop)
@@ -391,8 +399,8 @@ class RankHost:
             return None
         here = {each.index for each in member.group.workers}
         is_larger = here <= {each.index for each in self._groups.known.workers}
-        grows = is_larger and not self._pod.leaving.is_set()
-        return GROWS_S if grows else patience_of(self._pod.settings.stop_grace_s)
+        ends_itself = (is_larger or member.told == LEAVE) and not self._pod.leaving.is_set()
+        return GROWS_S if ends_itself else patience_of(self._pod.settings.stop_grace_s)
 
     def _ended(self, member: Membership, code: int) -> int | None:
         """Return the pod's exit code after the program has ended; None: this worker goes on in the next group.
@@ -444,6 +452,13 @@ class RankHost:
         if member is not None and member.lead is not None:
             member.lead.leases.beat()
 
+    def _look(self) -> None:
+        """Ask for the newest group now and then, and at once where another worker knows a newer one."""
+        now_s = time.monotonic()
+        if self._is_behind or now_s - self._looked_at_s >= LOOK_EVERY_S:
+            self._is_behind, self._looked_at_s = False, now_s
+            self._groups.ask()
+
     def _serve(self, message: Message, peer: Peer) -> tuple[int, list[bytes]]:
         """Answer a rank of another worker."""
         asked = json.loads(bytes(message.parts[0]))
@@ -451,9 +466,12 @@ class RankHost:
 
     def _answer(self, asked: dict[str, Any], peer: Peer) -> str:
         member, version, rank = self._member, int(asked["version"]), int(asked["rank"])
+        self._is_behind |= version > self._groups.known.version
         if member is None or member.group.version != version or member.lead is None:
             return STALE if version <= max(self._over, self._groups.known.version - 1) else AGAIN
         lead = member.lead
+        if not 0 < rank < len(member.group.workers):
+            return STALE
         if asked["do"] == "join":
             return lead.join(rank, peer)
         if asked["do"] == "failed":

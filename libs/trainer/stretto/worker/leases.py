@@ -24,6 +24,7 @@ from ..pod.bus import PodBus
 log = logging.getLogger("stretto.worker")
 
 _LONGEST_WAIT_S = 5.0
+_AGAIN_S = 0.2
 
 
 @dataclass(slots=True)
@@ -156,10 +157,10 @@ class Leases:
         with self._lock:
             self._held = self._ahead = None
 
-    def release(self, offset: int, failure: str | None = None, repeated: int = 0) -> None:
+    def release(self, offset: int, failure: str | None = None, repeated: int = 0, patience_s: float = 0.0) -> None:
         """Return the shard to the queue; ``failure`` is the error message if its data failed.
 
-        ``repeated``: samples behind the offset that may have been trained.
+        ``repeated``: samples behind the offset that may have been trained. ``patience_s``: as long as nobody answers.
         """
         with self._lock:
             held = self._held
@@ -175,10 +176,16 @@ class Leases:
             failure=failure[:2000] if failure else None,
             repeated=repeated,
         )
-        try:
-            self._bus.call(request, ReleaseShardReply, timeout_s=3.0)
-        except (BusError, CallRefused) as error:
-            log.warning("release: %s; the dispatcher will notice when the pod ends", error)
+        until_s = time.monotonic() + patience_s
+        while True:
+            try:
+                self._bus.call(request, ReleaseShardReply, timeout_s=3.0)
+                return
+            except (BusError, CallRefused) as error:
+                if isinstance(error, CallRefused) or time.monotonic() >= until_s:
+                    log.warning("release: %s; the dispatcher will notice when the pod ends", error)
+                    return
+            time.sleep(_AGAIN_S)
 
     def beat(self) -> str:
         """Send the dispatcher a heartbeat with the offset that is reached; return its answer, or "" for none."""

@@ -220,6 +220,19 @@ def test_what_a_killed_worker_began_to_save_is_removed(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["j-000000"]
 
 
+def test_a_folder_that_was_taken_away_while_it_was_written_is_no_checkpoint(tmp_path: Path) -> None:
+    """Whoever saves may make the folder that it writes to, if it is not there, as `save_pretrained` does."""
+    slow = KeptCheckpoints(f"file://{tmp_path}", "j", "worker-1")
+    folder = slow.begin()
+    (folder / "model.pt").write_text("model")
+    KeptCheckpoints(f"file://{tmp_path}", "j", "worker-2").clear()
+    folder.mkdir(parents=True)
+    (folder / "optimizer.pt").write_text("optimizer")
+    with pytest.raises(FileNotFoundError):
+        slow.complete("{}", 140)
+    assert slow.last() is None
+
+
 def test_a_store_without_its_checkpoints_is_not_taken_for_a_beginning(tmp_path: Path) -> None:
     job = Job(tmp_path / "store")
     (tmp_path / "store").mkdir()

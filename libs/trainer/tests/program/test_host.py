@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import signal
+import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
+from stretto.program import child
+from stretto.worker.step_timer import StepTimer
 from stretto_messages.pods import WorkerReported
 from stretto_wire import JobSpec
 from trainer_harness import Cluster, wait_for
@@ -88,6 +94,35 @@ def test_a_worker_that_is_asked_to_leave_gives_back_what_its_program_has_not_pas
     assert cluster.processes["worker-0"].wait(60) == 0
     assert [one.offset for one in cluster.released] == [4]
     assert "saved" not in cluster.log("worker-0")
+
+
+IGNORES = """
+import signal, subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+signal.signal(signal.SIGTERM, lambda *_: None)
+print("up", flush=True)
+while True:
+    time.sleep(1)
+"""
+
+
+def test_a_program_that_does_not_end_is_killed_with_all_that_it_has_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Ranks of one program wait for the end of each other's; a handler of SIGTERM does not run in a collective."""
+    monkeypatch.setattr(child, "KILL_S", 0.1)
+    spec = SimpleNamespace(command=[sys.executable, "-c", IGNORES], path=str(tmp_path), progress=None)
+    workers = SimpleNamespace(extended={})
+    settings = SimpleNamespace(
+        pod_folder=tmp_path, threads=1, spec=SimpleNamespace(resources=SimpleNamespace(workers=workers))
+    )
+    pod = SimpleNamespace(settings=settings, leaving=threading.Event())
+    made = child.Child(pod, spec, StepTimer())  # type: ignore[arg-type]
+    program = made.start({})
+    wait_for(lambda: psutil.Process(program.pid).children())
+    left = psutil.Process(program.pid).children()
+    assert made.wait(program, lambda: 0.1) == -signal.SIGKILL
+    wait_for(lambda: not any(_lives(each.pid) for each in left))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,8 @@ from stretto.program.kept import KeptCheckpoints
 from stretto.program.lead import AGAIN, BLAMED, GO, SPARED, Lead
 from stretto.worker.leases import Leases
 from stretto.worker.step_timer import StepTimer
+from stretto_messages.base import Message
+from stretto_messages.dispatcher import ReleaseShard
 from stretto_plane import Peer
 
 RANKS_MAX = 3
@@ -32,7 +34,9 @@ class Ranks:
         self.stop, self.now_s = threading.Event(), 0.0
         bus = PodOf(job, first)
         leases = Leases(bus, self.stop)  # type: ignore[arg-type]
-        batches = Batches(leases, StepTimer(), count * BATCH_SIZE, self.stop, consistent=consistent, least=RANKS_MAX)
+        batches = Batches(
+            leases, StepTimer(), count * BATCH_SIZE, self.stop, consistent=consistent, least=RANKS_MAX, release_s=2.0
+        )
         kept = KeptCheckpoints(f"file://{job.folder}", "j", first)
         saves = Consistent(bus, leases, batches, kept, self.stop) if consistent else None  # type: ignore[arg-type]
         self.lead = Lead(count, leases, batches, saves, self.stop, lambda: self.now_s)
@@ -244,7 +248,45 @@ def test_who_waits_is_told_to_leave_once_another_rank_is_gone(tmp_path: Path) ->
     made.lead.join(1, peer)
     assert made.lead.ask(0, 1, NEXT) == AGAIN
     del peer  # its connection is over
+    assert made.lead.ask(0, 1, NEXT) == AGAIN, "it may connect again"
+    made.now_s = leading.GONE_S
     assert made.lead.ask(0, 1, NEXT) == LEAVE
+
+
+def test_a_step_that_a_lost_rank_was_in_is_in_no_checkpoint(tmp_path: Path) -> None:
+    made = Ranks(Job(tmp_path, shard_batches=6), "worker-1", 2)
+    peer = Peer("rank 1")
+    made.lead.join(1, peer)
+    assert made.lead.ask(1, 1, NEXT, peer) == AGAIN
+    assert [made.lead.ask(0, 1, NEXT)[:5], made.lead.ask(1, 1, NEXT, peer)[:5]] == [BATCH, BATCH]
+    del peer  # rank 1 is killed in this step: it never asks again
+    assert made.lead.ask(0, 2, NEXT) == AGAIN
+    made.now_s = leading.GONE_S
+    assert made.lead.ask(0, 2, NEXT) == LEAVE
+    assert made.lead.ask(0, 3, CHECKPOINT) == LEAVE
+
+
+def test_what_comes_back_is_told_until_it_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pod goes on, and would get the shard under its old lease, with samples that nobody counts as repeated."""
+    job = Job(tmp_path, returns=False, shard_batches=6)
+    pod = job.new_pod()
+    made = Ranks(job, pod, 1, consistent=False)
+    for _ in range(4):
+        made.step()
+    call, deaf = job.call, [True, True]
+
+    def heard_later(request: Message, reply: type[Message], timeout_s: float) -> Message:
+        if isinstance(request, ReleaseShard) and deaf and deaf.pop():
+            raise BusError("the dispatcher is being started again")
+        return call(request, reply, timeout_s)
+
+    monkeypatch.setattr(job, "call", heard_later)
+    made.stop.set()
+    assert made.step() == LEAVE
+    made.end()
+    again = Ranks(job, pod, 1, consistent=False)
+    assert again.step() == BATCH
+    assert not set(again.trained) & set(made.trained)
 
 
 def test_the_first_program_that_fails_is_to_blame_unless_a_worker_was_lost(tmp_path: Path) -> None:
@@ -255,6 +297,16 @@ def test_the_first_program_that_fails_is_to_blame_unless_a_worker_was_lost(tmp_p
     assert [made.lead.failed(0, 1), made.lead.failed(1, 7)] == [SPARED, BLAMED]
     made.stop.set()
     assert made.lead.failed(1, 7) == SPARED
+
+
+def test_a_failed_rank_is_spared_once_the_connection_of_another_worker_is_over(tmp_path: Path) -> None:
+    """The actuator, which would tell of the lost worker, may be away for longer than it takes to blame somebody."""
+    made = ranks(tmp_path)
+    peer = Peer("rank 1")
+    made.lead.join(1, peer)
+    assert made.lead.failed(0, 1) == AGAIN
+    del peer
+    assert made.lead.failed(0, 1) == SPARED
 
 
 def test_the_first_rank_knows_when_the_others_have_heard_of_the_end(
