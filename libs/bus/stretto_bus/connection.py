@@ -86,7 +86,7 @@ class Connection(Client):
                 waiting.set_exception(ConnectionReconnectingError())
                 waiting.exception()  # nobody waits for the answer to a ping of nats-py's own
 
-    async def drain(self, subscription: Subscription) -> None:
+    async def leave(self, subscription: Subscription) -> None:
         """Hear no more of a subject, after the messages that the server has sent already; a break loses these.
 
         nats-py subscribes again after a break that comes meanwhile.

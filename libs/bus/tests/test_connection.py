@@ -115,14 +115,14 @@ async def test_who_waits_for_a_server_when_the_line_breaks_hears_it_at_once(
     subscription = await client.bus.subscribe("probe.left", lambda msg: got.append(msg.subject))
     await client.bus.flush()
     os.kill(server.pid, signal.SIGSTOP)
-    draining = asyncio.create_task(client.bus.connection.drain(subscription))
+    leaving = asyncio.create_task(client.bus.connection.leave(subscription))
     flushing = asyncio.create_task(client.bus.flush(600))
     await asyncio.sleep(0.05)
-    assert [draining.done(), flushing.done()] == [False, False]
+    assert [leaving.done(), flushing.done()] == [False, False]
     await client.bus.connection._process_op_err(StaleConnectionError())
     with pytest.raises(BusFault):
         await asyncio.wait_for(flushing, 60)
-    await asyncio.wait_for(draining, 60)
+    await asyncio.wait_for(leaving, 60)
     os.kill(server.pid, signal.SIGCONT)
     await eventually(lambda: client.bus.reconnects == 1)
     await client.bus.send("probe.left", b"")

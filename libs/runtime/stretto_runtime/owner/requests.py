@@ -62,7 +62,7 @@ class Requests:
         """Take no more requests, after those that the server has sent already."""
         if self._subscription is not None:
             subscription, self._subscription = self._subscription, None
-            await self._bus.connection.drain(subscription)
+            await self._bus.connection.leave(subscription)
 
     async def close(self) -> None:
         """Take no more requests; never raises."""

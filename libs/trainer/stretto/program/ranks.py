@@ -219,6 +219,19 @@ class Membership:
             heard_s = time.monotonic()
         return LEAVE
 
+    def variables(self, host: str, port: str) -> dict[str, str]:
+        """Return the variables by which ``torch.distributed`` finds the ranks (``init_method="env://"``)."""
+        here = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"} if host == LOOPBACK else {}
+        return {
+            **here,
+            "RANK": str(self.rank),
+            "WORLD_SIZE": str(len(self.group.workers)),
+            "LOCAL_RANK": "0",
+            "LOCAL_WORLD_SIZE": "1",
+            "MASTER_ADDR": host,
+            "MASTER_PORT": port,
+        }
+
     def left(self) -> None:
         """Note that the program has closed its connection."""
         self.is_left = self._given > 0
@@ -324,7 +337,7 @@ class RankHost:
                 return None
             log.info("rank %d of %d, group %d", member.rank, len(group.workers), group.version)
             self._asked.begin()
-            program = self._child.start({**self._variables(member, where), ADDRESS_VARIABLE: socket})
+            program = self._child.start({**member.variables(*where), ADDRESS_VARIABLE: socket})
             code = self._child.wait(program, lambda: self._patience_s(member))
             member.is_ended = True
             if member.lead is not None:
@@ -379,19 +392,6 @@ class RankHost:
                 continue
             member.stop.wait(LOOK_S / 4)
         return None
-
-    def _variables(self, member: Membership, where: tuple[str, str]) -> dict[str, str]:
-        """Return the variables by which ``torch.distributed`` finds the ranks (``init_method="env://"``)."""
-        here = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"} if where[0] == LOOPBACK else {}
-        return {
-            **here,
-            "RANK": str(member.rank),
-            "WORLD_SIZE": str(len(member.group.workers)),
-            "LOCAL_RANK": "0",
-            "LOCAL_WORLD_SIZE": "1",
-            "MASTER_ADDR": where[0],
-            "MASTER_PORT": where[1],
-        }
 
     def _patience_s(self, member: Membership) -> float | None:
         """Return the seconds after which the program is ended; None while it is to run on."""

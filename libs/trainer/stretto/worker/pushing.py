@@ -63,7 +63,7 @@ class Pusher:
         """Send the push that is due with this pull; None if none is due, or if the pull is better by itself."""
         along = self._parameters.pull_along(keys, is_fresh) if self._due is not None else None
         self.send(along)
-        return along and along.future
+        return None if along is None else along.future
 
     def result(self) -> PushResult | None:
         """Wait for the end of the last push, and raise what it raises; None if training is to stop before."""

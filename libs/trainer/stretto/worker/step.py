@@ -249,7 +249,7 @@ class Trainer:
                 waiting = GradientSum(self._program.layout) if place.is_pushed else waiting
                 if not pipeline:
                     following = _ready(coming) if number + 1 < len(places) else None
-                    pull = following and self._pusher.pull_along(following.keys, is_early)
+                    pull = None if following is None else self._pusher.pull_along(following.keys, is_early)
                     if not self._settle():
                         return
             if not self._keep_going() and (pays or not self._parameters.carries_debt):
