@@ -87,6 +87,7 @@ class Lead:
         self._told = ""
         """The word by which all ranks were told that there are no more steps in this group."""
         self.failure: Failure | None = None
+        self._is_blamed = False
 
     # --- the beginning and the end of a group -----------------------------------------------------------------
 
@@ -151,7 +152,17 @@ class Lead:
             return SPARED
         if self._clock() - first.at_s < BLAME_S:
             return AGAIN
-        return BLAMED if first.rank == rank else SPARED
+        if first.rank != rank:
+            return SPARED
+        self._is_blamed = True
+        return BLAMED
+
+    @property
+    def is_settled(self) -> bool:
+        """True unless a rank of another worker has failed that still has to hear whether it is to blame."""
+        with self._turn:
+            failed = self.failure.rank if self.failure is not None else 0
+            return failed == 0 or self._is_blamed or self._has_hung_up(failed)
 
     # --- steps ------------------------------------------------------------------------------------------------
 

@@ -345,8 +345,8 @@ class RankHost:
             self._asked.hang_up()
             with self._asked.asking:  # what the program asked for last is answered
                 found = self._ended(member, code)
-            if member.lead is not None and member.told == END:
-                self._await_ranks(member.lead)
+            if (lead := member.lead) is not None:
+                self._await(lambda: lead.is_heard if member.told == END else lead.is_settled or self._is_over(member))
             first = member.lead.failure if member.lead is not None else None
             if first is not None and first.status > 0 and not self._is_over(member):
                 failure = f"the program of rank {first.rank} ended with status {first.status}"
@@ -360,10 +360,10 @@ class RankHost:
                 member.lead.close(failure)
             member.link.close()
 
-    def _await_ranks(self, lead: Lead) -> None:
-        """Wait until the other ranks know that all samples are over: once this worker is gone, nobody can tell them."""
+    def _await(self, is_told: Callable[[], bool]) -> None:
+        """Wait until the other ranks know how the group ended: once its first worker is gone, nobody can tell them."""
         until_s = time.monotonic() + LOST_S
-        while not lead.is_heard and time.monotonic() < until_s:
+        while not is_told() and time.monotonic() < until_s:
             if self._pod.leaving.wait(LOOK_S):
                 return
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from stretto.pod.process import EXIT_USER
 from stretto_wire import JobSpec
 from trainer_harness import Cluster, wait_for
 
@@ -83,3 +84,30 @@ def test_ranks_step_together_while_workers_come_and_are_killed(started: Callable
     assert [(one.offset, one.repeated) for one in cluster.released] == [(8, 0), (8, 16)], "a step repeated"
     assert trained(cluster, "worker-0")[2:] == [(0, 1, first, first + 8) for first in range(8, 192, 8)]
     assert "saved" in cluster.log("worker-0")
+
+
+FAILS = """\
+import os, stretto.agent
+
+for batch in stretto.agent.samples():
+    if os.environ["RANK"] == "1":
+        raise ValueError("of the user")
+"""
+
+
+def test_a_rank_that_fails_is_to_blame_while_the_first_one_waits_for_its_step(
+    started: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(FAILS)
+    document: dict[str, Any] = {
+        "name": "mine",
+        "program": {"command": ["python", "train.py"], "path": str(tmp_path), "resize": "restart"},
+        "dataset": {"samples": 192, "batch_size": 8, "batches_per_shard": 4},
+        "resources": {"workers": {"count": {"max": 2}}},
+    }
+    cluster = started(JobSpec.parse(document), cold=True)
+    for pod in ("worker-0", "worker-1"):
+        cluster.launch(pod, **cluster.own_folder(pod))
+    cluster.announce_group("worker-0", "worker-1", wanted=2)
+    assert cluster.processes["worker-1"].wait(60) == EXIT_USER, cluster.log("worker-0") + cluster.log("worker-1")
+    assert cluster.processes["worker-0"].poll() is None
