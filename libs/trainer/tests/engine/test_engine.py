@@ -244,18 +244,24 @@ def test_a_pull_that_goes_with_a_push_brings_what_the_push_made(cluster):
     assert slices.future.result(0).state.tolist() == [0, 0, 0]
 
 
-def test_a_pull_is_a_message_of_its_own_where_no_push_brings_it(cluster):
+def test_a_pull_is_a_message_of_its_own_where_no_push_brings_it(cluster, monkeypatch):
     """A push of several rounds, a push that fails, and a server of an earlier version bring no pull along."""
     servers = cluster(LAYOUT)
     parameters = servers.worker(0)
     keys = batch(LAYOUT, 1)[0]
     parameters.pull(keys)
-    control = servers.control(0)
-    control.set_own([control.columns()[0]], Own.FROZEN, Own.MINE)
-    with parameters.pull_along(keys) as frozen:
-        thaw = threading.Timer(0.05, control.set_own, ([control.columns()[0]], Own.MINE, Own.FROZEN))
-        thaw.start()
-        assert push(parameters, along=frozen).retries > 0
+    control, refresh = servers.control(0), parameters.routes.refresh
+    column = control.columns()[0]
+    control.set_own([column], Own.FROZEN, Own.MINE)
+
+    def thawing():
+        """Let the column thaw before a push that was refused looks for the owners."""
+        control.set_own([column], Own.MINE, Own.FROZEN)
+        return refresh()
+
+    with monkeypatch.context() as refused, parameters.pull_along(keys) as frozen:
+        refused.setattr(parameters.routes, "refresh", thawing)
+        assert push(parameters, along=frozen).retries == 1
         assert not frozen.future.done()
     assert frozen.future.result(20).dense.tobytes() == parameters.pull(keys).dense.tobytes()
     with pytest.raises(ProgressGap), parameters.pull_along(keys) as failed:
@@ -268,7 +274,6 @@ def test_a_pull_is_a_message_of_its_own_where_no_push_brings_it(cluster):
         push(parameters, 10, 20, along=earlier)
         assert not earlier.future.done()
     assert earlier.future.result(20).dense.tobytes() == parameters.pull(keys).dense.tobytes()
-    thaw.join(20)
 
 
 def test_what_takes_longer_than_a_message_costs_goes_by_itself(cluster, monkeypatch):
