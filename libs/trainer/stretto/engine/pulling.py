@@ -23,8 +23,9 @@ from .transfer import Transfers, Wire
 _HINTS_MAX = 4
 """Hints that may wait to be sent; a later one is dropped, as its batch is near by then."""
 ALONG_BYTES_MAX = 2**21
-"""Bytes of a pull from each server up to which it goes with a push. Above, a network that carries both ways at once is
-better used by two messages; below, a message costs more than its bytes: taste, two megabytes take 2 ms at 10 Gbit/s."""
+"""Bytes of a pull, in the mean over its servers, up to which it goes with a push. Above, a network that carries both
+ways at once is better used by two messages; below, a message costs more than its bytes: taste, two megabytes take 2 ms
+at 10 Gbit/s."""
 _NOTHING: F32 = np.zeros(0, np.float32)
 _NO_SLICES: I64 = np.zeros(0, np.int64)
 
@@ -123,8 +124,8 @@ class AskedPull:
 
 
 class Along:
-    """A pull that goes with a push, by the same messages. As a context it is begun by itself at the end of the context
-    unless the push has brought it."""
+    """A pull that goes with a push, by the same messages. The end of the context of an `Along` begins the pull by
+    itself unless the push has brought it."""
 
     def __init__(self, puller: Puller, wanted: WantedPull) -> None:
         self._puller, self.wanted = puller, wanted
@@ -138,6 +139,10 @@ class Along:
     def answered(self, asked: AskedPull, answers: Mapping[int, Sequence[Any]]) -> None:
         """Take what servers have answered to the pull."""
         self._answers = asked, answers
+
+    def forget(self) -> None:
+        """Forget what servers answered to an earlier try, as values of before the push."""
+        self._answers = None
 
     def bring(self, begun_s: float, update_s: float) -> float:
         """Bring what was answered, as the push is complete; return the pull's share of the seconds since it began.
@@ -178,6 +183,8 @@ def exchanged(
     """
     links = {server: part.link for server, part in route.parts.items()}
     if along is None or not all(link.exchanges for link in links.values()):
+        if along is not None:
+            along.forget()
         return routes.ask({server: (links[server], Kind.PUSH, push) for server, push in pushes.items()})
     asked = along.asked(route)
     pulls = asked.requests

@@ -75,6 +75,7 @@ class Pusher:
         """Push until every column has the batches (records make repetition harmless); None if training is to stop."""
         shard, attempt, start, stop = push.claim
         keys, gradients = push.waiting.total()
+        brought = along
         with along or contextlib.nullcontext():
             while True:
                 try:
@@ -93,10 +94,11 @@ class Pusher:
                         lineage=push.lineage,
                         pays=push.pays,
                         batches=len(push.waiting),
-                        along=along,
+                        along=brought,
                     )
                 except (ServerLost, OwnershipUnknown) as error:
                     log.warning("push: %s", error)
+                    brought = None  # other servers may have the columns by the next try: the pull finds them by itself
                 if not self._keep_going():
                     return None
                 time.sleep(RETRY_S)

@@ -267,11 +267,14 @@ def test_a_pull_is_a_message_of_its_own_where_no_push_brings_it(cluster, monkeyp
     with pytest.raises(ProgressGap), parameters.pull_along(keys) as failed:
         push(parameters, 90, 100, along=failed)
     assert len(failed.future.result(20).dense) == 50
+    earlier = parameters.pull_along(keys)
+    with pytest.raises(ProgressGap):
+        push(parameters, 90, 100, along=earlier)
     for part in parameters.routes.current().parts.values():
         assert part.link.exchanges
         part.link.exchanges = False
-    with parameters.pull_along(keys) as earlier:
-        push(parameters, 10, 20, along=earlier)
+    with earlier:
+        push(parameters, 10, 20, along=earlier)  # the try before brought values that lack this push
         assert not earlier.future.done()
     assert earlier.future.result(20).dense.tobytes() == parameters.pull(keys).dense.tobytes()
 

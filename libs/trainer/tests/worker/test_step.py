@@ -15,7 +15,7 @@ from stretto.errors import DataError, ProgressGap, ServerLost, ServersReplaced, 
 from stretto.model.program import Gradients
 from stretto.model.reading import Prepared
 from stretto.optimizers import SGD
-from stretto.worker import look_ahead, step
+from stretto.worker import look_ahead, pushing, step
 from stretto.worker.step import Stopped, Trainer, Work
 from stretto.worker.step_timer import StepTimer
 from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
@@ -163,24 +163,33 @@ class Along:
             self.future.set_result(self.servers.begin_pull(LAYOUT.index(np.arange(10))).result())
 
 
+class Exchanging(Servers):
+    """Servers that answer a pull with each push. along: the pulls; came: what went with each try of a push."""
+
+    def __init__(self):
+        super().__init__()
+        self.along, self.came = [], []
+
+    def pull_along(self, keys, is_fresh=False):
+        self.along.append(Along(self))
+        return self.along[-1]
+
+    def push(self, *given, along=None, **named):
+        self.came.append(along)
+        return super().push(*given, **named)
+
+
+class Slow(Program):
+    """Steps that are long enough that the next batch is read."""
+
+    def step(self, *given):
+        time.sleep(0.02)
+        return super().step(*given)
+
+
 @pytest.mark.parametrize("pipeline", [True, False])
 def test_once_batches_are_read_in_time_each_push_has_the_pull_of_a_batch_to_come_with_it(pipeline):
-    class Exchanging(Servers):
-        def pull_along(self, keys, is_fresh=False):
-            self.along.append(Along(self))
-            return self.along[-1]
-
-        def push(self, *given, along=None, **named):
-            self.came.append(along)
-            return super().push(*given, **named)
-
-    class Slow(Program):
-        def step(self, *given):
-            time.sleep(0.02)  # long enough that the next batch is read
-            return super().step(*given)
-
     servers = Exchanging()
-    servers.along, servers.came = [], []
     trainer = Trainer(Slow(), servers, 10, StepTimer(), pipeline=pipeline)
     assert trainer.train(Work(0, 1, 0, 100, steps_before=PIPELINE_FROM_STEP)) is None
     trainer.close()
@@ -191,6 +200,17 @@ def test_once_batches_are_read_in_time_each_push_has_the_pull_of_a_batch_to_come
     assert len(servers.seen) == 10, "each batch is pulled once"
     if not pipeline:
         assert servers.seen == [*range(10)], "its own updates are in each pull"
+
+
+def test_a_pull_goes_with_the_first_try_of_a_push_alone(monkeypatch):
+    monkeypatch.setattr(pushing, "RETRY_S", 0.0)
+    servers = Exchanging()
+    servers.script = [ServerLost(0, "127.0.0.1:1", "refused"), None] * 10
+    trainer = Trainer(Slow(), servers, 10, StepTimer())
+    assert trainer.train(Work(0, 1, 0, 100, steps_before=PIPELINE_FROM_STEP)) is None
+    trainer.close()
+    assert servers.came[1::2] == [None] * 10
+    assert [each for each in servers.came if each is not None] == servers.along
 
 
 def test_a_push_waits_for_no_batch_that_is_still_read(servers):
