@@ -20,7 +20,7 @@ from stretto_plane import Connection, PlaneError
 from ..engine.link import Access
 from ..errors import ModelRefused
 from ..parts import Returned
-from .messages import Asked, StageMessage, StepRefused, read_answer, read_refusal, step_request
+from .messages import Asked, MessageRefused, StageMessage, StepRefused, read_answer, read_refusal, step_request
 
 log = logging.getLogger("stretto.stages")
 
@@ -118,6 +118,8 @@ class _Known:
         self.member, self.pass_s = member, pass_s
         self.usual_s, self.avoided_until_s = 0.0, float("-inf")
         self._failures = 0
+        self._knows_pipelines = True
+        """False: the member is of the release before, which refuses STEP_IN_PIPELINE."""
         self._access = access
         self._lock = threading.Lock()
         self._idle: list[tuple[Connection, Writer, Reader]] = []
@@ -138,6 +140,17 @@ class _Known:
     def ask(self, asked: Asked, timeout_s: float) -> Returned:
         """Return the member's answer. Raises PlaneError, StepRefused, InputRefused, ArraysRefused: another may answer;
         other errors of the stage."""
+        fresh = asked._replace(is_fresh=True)
+        if asked.is_fresh or not self._knows_pipelines:
+            return self._answer(fresh, timeout_s)
+        try:
+            return self._answer(asked, timeout_s)
+        except MessageRefused:
+            answer = self._answer(fresh, timeout_s)
+            self._knows_pipelines = False
+            return answer
+
+    def _answer(self, asked: Asked, timeout_s: float) -> Returned:
         with self._lock:
             taken = self._idle.pop() if self._idle else None
         connection, writer, reader = taken = taken or (self._opened(), Writer(), Reader())
@@ -145,8 +158,9 @@ class _Known:
         try:
             message = connection.call(asked.kind, _request(asked, writer), timeout_s)
             if message.kind != StageMessage.ANSWER:
-                is_usable = True
-                raise read_refusal(message.parts)
+                refusal = read_refusal(message.parts)
+                is_usable = not isinstance(refusal, MessageRefused)
+                raise refusal
             answer = read_answer(message.parts, reader)
             is_usable = True
             return answer

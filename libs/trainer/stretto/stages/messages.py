@@ -17,6 +17,7 @@ import numpy as np
 from stretto_parameters import Claim, InputRefused
 from stretto_parameters.keys import KeyBatch
 from stretto_pipeline.arrays import Arrays, Reader, Writer
+from stretto_pipeline.errors import ArraysRefused
 
 from ..batches.preparation import arrays_of, prepared_of
 from ..engine.transfer import array_of
@@ -54,6 +55,11 @@ class OtherBooks(StrettoError):
 
 class StepRefused(StrettoError):
     """A stage does not compute the step now; another one may."""
+
+
+class MessageRefused(StepRefused):
+    """A stage cannot read a request, as one of another version of Stretto: what it knows of the connection's arrays is
+    no longer what the writer takes it to know."""
 
 
 class Asked(NamedTuple):
@@ -138,7 +144,8 @@ def refusal_parts(error: Exception) -> list[Any]:
 def read_refusal(parts: Sequence[Any]) -> StrettoError:
     """Return the error that a stage has told; `StepRefused` for one that says nothing of the batch or the lease."""
     name, text = (bytes(part).decode(errors="replace") for part in [*parts, b"", b""][:2])
-    known = {each.__name__: each for each in (*_TOLD, OtherBooks)}
+    known: dict[str, type[StrettoError]] = {each.__name__: each for each in (*_TOLD, OtherBooks)}
+    known |= {each.__name__: MessageRefused for each in (InputRefused, ArraysRefused)}
     return known.get(name, StepRefused)(text)
 
 

@@ -17,12 +17,13 @@ from stretto.errors import ModelRefused
 from stretto.model.program import Gradients, WholePart
 from stretto.model.reading import Prepared
 from stretto.parts import FIRST_LAYER, Given, Part, Returned
+from stretto.stages import serving
 from stretto.stages.asking import Member
-from stretto.stages.messages import Asked, OtherBooks, StageMessage, StepRefused, read_refusal, step_request
+from stretto.stages.messages import Asked, OtherBooks, StageMessage, StepRefused, read_refusal, read_step, step_request
 from stretto.stages.serving import KEPT_S, Stage, StageServer
-from stretto_parameters import Claim
+from stretto_parameters import Claim, InputRefused
 from stretto_parameters.optimizers import Adagrad
-from stretto_pipeline.arrays import Writer
+from stretto_pipeline.arrays import Reader, Writer
 from stretto_plane import Connection
 
 LAYOUT = one_table(2, 30, state_size=2, seed=3, optimizer=Adagrad(0.1))
@@ -210,6 +211,26 @@ def test_a_stage_pulls_once_and_then_each_push_brings_what_the_next_step_takes(j
     assert len(pulled) == 1
     assert job.trainer(0, following, pipeline=False).train(job.work(1)) is None
     assert len(pulled) == 1 + -(-SHARD // BATCH), "without a pipeline no push of others is missing"
+
+
+def test_a_member_of_the_release_before_is_asked_for_steps_as_that_knows_them(
+    job: StagedJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It refuses the kind of a step in a pipeline once, and then computes each step."""
+    server, kinds = job.stage(1), list[int]()
+
+    def read_before(kind: int, parts: Sequence[Any], reader: Reader) -> Asked:
+        kinds.append(kind)
+        if kind == StageMessage.STEP_IN_PIPELINE:
+            raise InputRefused("a message of kind 3: of another version of Stretto?")
+        return read_step(kind, parts, reader)
+
+    monkeypatch.setattr(serving, "read_step", read_before)
+    following = job.following()
+    following.use({1: Member(server.address, FIRST_LAYER)})
+    assert job.trainer(0, following).train(job.work(0)) is None
+    assert kinds == [StageMessage.STEP_IN_PIPELINE, *[StageMessage.STEP] * -(-SHARD // BATCH)]
+    job.check_books(range(1))
 
 
 def test_values_that_came_with_a_push_serve_the_same_layers_of_the_same_servers_for_a_second(job: StagedJob) -> None:
