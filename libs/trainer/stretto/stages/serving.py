@@ -161,10 +161,10 @@ class _Step:
     def push(self, found: Found) -> None:
         """Push the gradients of the stage's own slices, and of the rows if the stage stands right behind them.
 
-        The slices that the next step takes come with it.
+        In a pipeline the slices that the next step takes come with it.
         """
         assert self._part is not None
-        along = self._parameters.slices_along(self._part.pulled)
+        along = None if self._asked.is_fresh else self._parameters.slices_along(self._part.pulled)
         begun_s = self._stage.clock()
         shard, attempt, start, stop = self._asked.claim
         layout, has_rows = self._stage.layout, self._stage.first_layer == FIRST_LAYER

@@ -213,6 +213,17 @@ def test_a_stage_pulls_once_and_then_each_push_brings_what_the_next_step_takes(j
     assert len(pulled) == 1 + -(-SHARD // BATCH), "without a pipeline no push of others is missing"
 
 
+def test_a_step_without_a_pipeline_brings_no_values_for_the_next_one(job: StagedJob) -> None:
+    server, came = job.stage(1), list[Any]()
+    assert server.stage.parameters is not None
+    push = server.stage.parameters.push
+    server.stage.parameters.push = lambda *given, **named: came.append(named["along"]) or push(*given, **named)  # type: ignore[method-assign,func-returns-value]
+    following = job.following()
+    following.use({1: Member(server.address, FIRST_LAYER)})
+    assert job.trainer(0, following, pipeline=False).train(job.work(0)) is None
+    assert came == [None] * -(-SHARD // BATCH)
+
+
 def test_a_member_of_the_release_before_is_asked_for_steps_as_that_knows_them(
     job: StagedJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
