@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -38,7 +39,7 @@ LEAVE_S = 10.0
 """Time that a stage which leaves gives to the steps that it has in hand: one of a large model takes seconds."""
 LOOK_S = 0.02
 KEPT_S = 1.0
-"""Seconds for which values that came with a push serve the next step, as long as the pull of a worker does: taste."""
+"""Seconds for which values that came with a push may serve a step, as long as the pull of a worker does: taste."""
 
 Parts = Callable[[int, int | None], Part]
 """Returns the layers from one on, up to another one, or to the end of the model (None). Raises ModelRefused."""
@@ -77,7 +78,8 @@ class Stage:
         self.is_leaving = False
         self._parts, self._making = parts, threading.Lock()
         self._made: dict[int | None, Part] = {}
-        self._pulled: _Pulled | None = None
+        self._kept: deque[_Pulled] = deque(maxlen=1)
+        """The values that came with the last push, until a step takes them; taking is atomic, as steps overlap."""
 
     def part(self, until: int | None) -> Part:
         """Return the layers from the first one up to this one. Raises ModelRefused."""
@@ -86,16 +88,21 @@ class Stage:
                 self._made[until] = self._parts(self.first_layer, until)
             return self._made[until]
 
-    def newest(self, part: Part, generation: int) -> Pulled | None:
-        """Return the values that came with the last push of such a part, if they are of this generation and young."""
-        found = self._pulled
-        if found is None or found.part is not part or found.generation != generation:
+    def take_newest(self, part: Part, generation: int) -> Pulled | None:
+        """Take the values that came with the last push, if they are of such a part, of this generation and young.
+
+        Values serve one step, as those of a pull: where pushes bring none, steps pull rather than share old values.
+        """
+        try:
+            found = self._kept.pop()
+        except IndexError:
             return None
-        return found.values if self.clock() - found.at_s < KEPT_S else None
+        is_same = found.part is part and found.generation == generation
+        return found.values if is_same and self.clock() - found.at_s < KEPT_S else None
 
     def note(self, part: Part, generation: int, values: Pulled) -> None:
         """Note the values that came with a push."""
-        self._pulled = _Pulled(part, generation, values, self.clock())
+        self._kept.append(_Pulled(part, generation, values, self.clock()))
 
     def step(self, asked: Asked) -> Returned:
         """Compute a step and push its gradients. Raises StepRefused, OtherBooks, or an error of the batch or lease."""
@@ -142,7 +149,7 @@ class _Step:
         """Return the outcome of the layers up to this one; None if the next stage does not answer."""
         self._part = part = self._stage.part(until)
         begun_s = self._stage.clock()
-        newest = None if self._asked.is_fresh else self._stage.newest(part, self._generation)
+        newest = None if self._asked.is_fresh else self._stage.take_newest(part, self._generation)
         pulled = newest or self._parameters.pull_slices(part.pulled)
         self.exchange_s += self._stage.clock() - begun_s
 

@@ -244,16 +244,21 @@ def test_a_member_of_the_release_before_is_asked_for_steps_as_that_knows_them(
     job.check_books(range(1))
 
 
-def test_values_that_came_with_a_push_serve_the_same_layers_of_the_same_servers_for_a_second(job: StagedJob) -> None:
+def test_values_that_came_with_a_push_serve_one_step_of_the_same_layers_and_servers_within_a_second(
+    job: StagedJob,
+) -> None:
     now_s = [0.0]
     stage = Stage(job.program.part, LAYOUT, FIRST_LAYER, job.following(), lambda: now_s[0])
-    part, values = stage.part(None), job.parameters(1).pull_slices(None)
-    assert stage.newest(part, 1) is None
+    part, values, other = stage.part(None), job.parameters(1).pull_slices(None), WholePart(job.program)
+    assert stage.take_newest(part, 1) is None
     stage.note(part, 1, values)
-    assert stage.newest(part, 1) is values
-    assert stage.newest(part, 2) is stage.newest(WholePart(job.program), 1) is None
-    now_s[0] = KEPT_S
-    assert stage.newest(part, 1) is None
+    assert stage.take_newest(part, 1) is values
+    assert stage.take_newest(part, 1) is None, "a step has had them"
+    for asked, generation, at_s in ((part, 2, 0.0), (other, 1, 0.0), (part, 1, KEPT_S)):
+        now_s[0] = 0.0
+        stage.note(part, 1, values)
+        now_s[0] = at_s
+        assert stage.take_newest(asked, generation) is None
 
 
 def test_errors_of_a_batch_are_the_workers_own(job: StagedJob) -> None:
