@@ -104,14 +104,26 @@ def test_the_layers_of_a_live_job_are_placed_as_its_workers_took_them(view: dict
     assert answer({**TYPES, "samples": 8e6}, "--job", "ctr")["cost"] > answer(TYPES, "--job", "ctr")["cost"]
 
 
+def test_what_a_newer_gateway_tells_beside_is_left_out(view: dict[str, Any]) -> None:
+    before = answer(TYPES, "--job", "ctr")
+    for row in view["model"]["measured"]:
+        row["colour"] = "red"
+    assert answer(TYPES, "--job", "ctr")["stages"] == before["stages"]
+
+
 def test_a_job_that_has_too_little_to_tell_is_refused_with_what_is_missing(view: dict[str, Any]) -> None:
     assert_refused(whatif({**TYPES, "layers": []}, "--job", "ctr"), "layers", "no layers beside --job")
     unknown = {"types": [*TYPES["types"], {"name": "z", "price_per_hour": 1.0}]}
     refused = whatif(unknown, "--job", "ctr")
     assert refused.exit_code == 2
     assert "measured on 'z'; measured are: cpu, x; leave" in " ".join(refused.stderr.split())
+    view["progress"]["samples_total"] = None
+    assert_refused(whatif(TYPES, "--job", "ctr"), "samples", "as ctr tells no total")
+    assert answer({**TYPES, "samples": 4e6}, "--job", "ctr")["cost"] > 0
     view["progress"]["samples_per_s"] = 0.0
     assert_refused(whatif(TYPES, "--job", "ctr"), "throughput_limit", "ctr does not train now")
+    view["plan"] = None
+    assert_refused(whatif(TYPES, "--job", "ctr"), "--job = ctr", "a job with a plan: ask again")
     view["model"] = None
     assert_refused(whatif(TYPES, "--job", "ctr"), "--job = ctr", "a fitted model")
 

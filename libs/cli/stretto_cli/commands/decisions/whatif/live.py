@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from stretto_core.model.throughput import Configuration, FittedModel
 from stretto_core.planner.placement import DeviceType, PlacementProblem
 from stretto_core.planner.staging import measured_layers
@@ -21,7 +23,8 @@ def model_of(view: Json) -> FittedModel:
     told = view.get("model")
     if not told:
         refuse("--job", view["name"], "a job with a fitted model: ask again after its first measured windows (15 s)")
-    rows = (MeasuredConfiguration(**row) for row in told["measured"])
+    known = {field.name for field in fields(MeasuredConfiguration)}  # a newer gateway tells more
+    rows = (MeasuredConfiguration(**{name: row[name] for name in known & row.keys()}) for row in told["measured"])
     return FittedModel(
         form=told["form"],
         coefficients=told["coefficients"],
@@ -43,10 +46,14 @@ def problem_of(
     Raises BadInput for a job that has too little to tell.
     """
     model, plan, progress = model_of(view), view["plan"], view["progress"]
+    if not plan:
+        refuse("--job", view["name"], "a job with a plan: ask again once `stretto jobs` shows one")
     limit = throughput_limit or progress["samples_per_s"]
     if not limit:
         refuse("throughput_limit", "", f"a value above 0, as {view['name']} does not train now")
-    left = progress["samples_total"] - progress["samples_done"] - view["data"]["given_up"]
+    if samples is None and progress["samples_total"] is None:
+        refuse("samples", "", f"samples that are left to train, as {view['name']} tells no total")
+    left = (progress["samples_total"] or 0) - progress["samples_done"] - view["data"]["given_up"]
     names = ["" if each.name == CPU else each.name for each in types]
     try:
         layers = measured_layers(model, plan["ps"], plan["ps_cpu_cores"], names)
