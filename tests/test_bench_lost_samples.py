@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.bench.programs.loaders import environments
 from tests.bench.programs.loaders.counting import (
     Count,
     counted,
@@ -13,7 +21,9 @@ from tests.bench.programs.loaders.counting import (
     samples_per_s,
     surviving,
 )
+from tests.bench.programs.loaders.ours import Stretto, is_pod
 from tests.bench.programs.loaders.schedule import SAMPLES, events
+from tests.bench.programs.lost_samples import Result, measured
 
 FIRST = first_line(None) + line(1, 10.0, [0, 1]) + line(2, 11.0, [2, 3]) + line(3, 12.0, [4, 5])
 OTHER = first_line(None) + line(1, 10.5, [6, 7])
@@ -57,3 +67,54 @@ def test_the_schedule_is_of_the_seed_and_each_event_in_its_own_part() -> None:
         assert moments == sorted(moments)
         assert moments[0] >= SAMPLES * 0.1
         assert moments[-1] < SAMPLES * 0.9
+
+
+@pytest.mark.parametrize(
+    "error", [EOFError("it ended"), TimeoutError("it was not over"), environments.Missing("no pip")]
+)
+def test_a_row_that_cannot_be_had_is_skipped_for_a_peer_and_a_miss_for_stretto(error: Exception) -> None:
+    def results() -> list[Result]:
+        raise error
+
+    assert measured("a peer", "", results)["ok"] is None
+    ours = measured("ours", "", results, most=0)
+    assert (ours["ok"], ours["bar"], ours["note"]) == (False, "0 lost, <= 0 repeated", f"failed: {error}")
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that was started as the pod of worker-1, whose number the file of worker-0 has, too."""
+    for name in ("worker-0", "worker-1"):
+        (tmp_path / name / "work").mkdir(parents=True)
+    process = subprocess.Popen(["sleep", "600"], env={"STRETTO_POD_FOLDER": str(tmp_path / "worker-1" / "work")})
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_process_that_has_the_number_of_an_ended_pod_is_not_that_pod(
+    tmp_path: Path, pod: subprocess.Popen[bytes]
+) -> None:
+    assert is_pod(pod.pid, tmp_path / "worker-1")
+    assert not is_pod(pod.pid, tmp_path / "worker-0")
+    assert not is_pod(os.getpid(), tmp_path / "worker-1")
+
+
+def test_a_kill_waits_for_a_worker_that_runs_unless_the_job_is_over(
+    tmp_path: Path, pod: subprocess.Popen[bytes]
+) -> None:
+    class Waiting(Stretto):
+        def __init__(self, turns: list[bool]) -> None:
+            self.pods, self.turns = tmp_path, turns
+
+        def turn(self) -> bool:
+            if len(self.turns) == 1:
+                (tmp_path / "worker-1" / "pid").write_text(str(pod.pid))
+            return self.turns.pop()
+
+    (tmp_path / "worker-0" / "pid").write_text(str(pod.pid))
+    Waiting([False]).kill(0.5, 0.0)
+    (tmp_path / "worker-1" / "pid").unlink()
+    assert pod.poll() is None
+    Waiting([True, True]).kill(0.5, 0.0)
+    assert pod.wait(20) == -9

@@ -172,8 +172,11 @@ def row_of(name: str, told: str, results: list[Result], most: int | None = None)
     if refused := next((each.refused for each in results if each.refused), ""):
         note += f"; the resize was refused: {refused.splitlines()[0][:160]}"
     ok = None if most is None else max(wrong) <= most and not any(each.lost for each in counts)
-    bar = "" if most is None else f"0 lost, <= {most} repeated"
-    return row(f"lost and repeated samples: {name}", statistics.median(wrong), "samples", bar, ok, note)
+    return row(f"lost and repeated samples: {name}", statistics.median(wrong), "samples", _bar(most), ok, note)
+
+
+def _bar(most: int | None) -> str:
+    return "" if most is None else f"0 lost, <= {most} repeated"
 
 
 def _spread(figures: list[int]) -> str:
@@ -182,10 +185,12 @@ def _spread(figures: list[int]) -> str:
 
 
 def measured(name: str, told: str, results: Callable[[], list[Result]], most: int | None = None) -> Row:
+    """Return the row of a loader. One that cannot be had is skipped for a peer, and a miss where there is a bar."""
     try:
         return row_of(name, told, results(), most)
     except (environments.Missing, EOFError, TimeoutError) as error:
-        return row(f"lost and repeated samples: {name}", float("nan"), "samples", "", None, f"skipped: {error}")
+        ok, why = (None, "skipped") if most is None else (False, "failed")
+        return row(f"lost and repeated samples: {name}", float("nan"), "samples", _bar(most), ok, f"{why}: {error}")
 
 
 def run() -> list[Row]:

@@ -70,17 +70,18 @@ class Fleet(ABC):
             while sum(counting.samples_in(each) for _, each in self.journals()) < event.at_samples:
                 if not self.turn():
                     return counting.read(self.journals())
-                _check(until)
+                check(until)
             if event.does == "kill":
                 self.kill(event.chance, event.delay_s)
             else:
                 self.resize(event.workers)
         while self.turn():
-            _check(until)
+            check(until)
         return counting.read(self.journals())
 
 
-def _check(until: float) -> None:
+def check(until: float) -> None:
+    """Raises TimeoutError after that time."""
     if time.monotonic() > until:
         raise TimeoutError(f"it was not over after {LIMIT_S:g} s")
 

@@ -15,7 +15,7 @@ from stretto_installation.one_machine.detached import start_detached, take_down
 from stretto_installation.one_machine.programs import StartOptions
 
 from tests.bench.places import ROOT
-from tests.bench.programs.loaders.fleets import POLL_S, Fleet
+from tests.bench.programs.loaders.fleets import LIMIT_S, POLL_S, Fleet, check
 from tests.bench.programs.loaders.schedule import BATCH, SAMPLES, SHARD_BATCHES, WORKERS
 
 LOOK_S = 0.2
@@ -66,11 +66,20 @@ class Stretto(Fleet):
 
     def kill(self, chance: float, delay_s: float) -> None:
         time.sleep(delay_s)
-        running = [pid for pid in self._pids() if _lives(pid)]
+        until = time.monotonic() + LIMIT_S
+        while not (running := self._running()):  # all were killed just now, and others begin
+            if not self.turn():
+                return
+            check(until)
         os.kill(running[int(chance * len(running))], signal.SIGKILL)
 
-    def _pids(self) -> list[int]:
-        return [int(each.read_text()) for each in sorted(self.pods.glob("worker-*/pid"))]
+    def _running(self) -> list[int]:
+        found: list[int] = []
+        for each in sorted(self.pods.glob("worker-*/pid")):
+            with contextlib.suppress(OSError, ValueError):
+                if is_pod(pid := int(each.read_text()), each.parent):
+                    found.append(pid)
+        return found
 
     def resize(self, workers: int) -> None:
         try:
@@ -82,8 +91,11 @@ class Stretto(Fleet):
         self.client.__exit__()
 
 
-def _lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def is_pod(pid: int, folder: Path) -> bool:
+    """Return whether a process is the pod of this folder: one of a later program may have the number. Raises OSError.
+
+    The environment tells, as the command line of all pods is the same; that of a zombie is empty.
+    """
+    mark = b"STRETTO_POD_FOLDER="
+    environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return any(os.path.samefile(each[len(mark) :], folder / "work") for each in environment if each.startswith(mark))
