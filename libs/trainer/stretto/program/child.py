@@ -116,7 +116,9 @@ class Child:
             return EXIT_OK
         if code < 0:
             return SIGNALLED - code
-        raise DataError(f"the program ended with status {code}; `stretto logs JOB/POD` has its last words")
+        settings = self._pod.settings
+        where = f"stretto logs {settings.job}/{settings.pod}"
+        raise DataError(f"the program ended with status {code}; `{where}` has its last words")
 
 
 def has_ended(pid: int) -> bool:
