@@ -18,6 +18,8 @@ _SERVERS: dict[str, Any] = {
 }
 """The ``resources.ps`` of a job that runs a program."""
 _IN_PLAN: dict[str, Any] = dict(zip(("ps", "ps_cpu_cores", "ps_memory_bytes"), NO_SERVERS, strict=True))
+PORT_VARIABLE = "STRETTO_PROGRAM_PORT"
+"""Variable of a pod with the port at which the program of a rank may listen, where it may not choose one."""
 RESTART = "restart"
 """The ``program.resize`` of a job file whose workers are the ranks of one program."""
 CONSISTENT = 2

@@ -26,6 +26,8 @@ ALONG_BYTES_MAX = 2**21
 """Bytes of a pull, in the mean over its servers, up to which it goes with a push. Above, a network that carries both
 ways at once is better used by two messages; below, a message costs more than its bytes: taste, two megabytes take 2 ms
 at 10 Gbit/s."""
+PULL_KEPT_S = 1.0
+"""Seconds for which a pull ahead may serve its step, which an evaluation for example delays: taste."""
 _NOTHING: F32 = np.zeros(0, np.float32)
 _NO_SLICES: I64 = np.zeros(0, np.int64)
 

@@ -20,6 +20,17 @@ _ASK_EVERY_S = 1.0
 _LIST_AGAIN_S = 0.2
 
 
+def listed(bus: PodBus) -> GetServersReply | None:
+    """Return what the actuator lists for this pod; None if it does not answer, or does not know the pod."""
+    request = GetServers(job=bus.job, pod=bus.pod, request_id=bus.request_id(GetServers))
+    try:
+        reply = bus.call(request, GetServersReply, timeout_s=5.0)
+    except BusError as error:
+        log.warning("%s", error)
+        return None
+    return reply if reply.answer == "ok" else None
+
+
 class ServerList:
     """The newest list of servers. Thread-safe: events, requests and the training thread use it.
 
@@ -71,16 +82,10 @@ class ServerList:
 
     def ask(self) -> dict[int, str]:
         """Ask the actuator; return the addresses known so far if it does not answer."""
-        request = GetServers(job=self._bus.job, pod=self._bus.pod, request_id=self._bus.request_id(GetServers))
-        try:
-            reply = self._bus.call(request, GetServersReply, timeout_s=5.0)
-        except BusError as error:
-            log.warning("%s", error)
-        else:
-            if reply.answer == "ok":
-                self.take(reply.version, reply.servers)
-                self.take_data_workers(reply.data_version, reply.data_workers)
-                self.take_group(reply.group_version, reply.group)
+        if (reply := listed(self._bus)) is not None:
+            self.take(reply.version, reply.servers)
+            self.take_data_workers(reply.data_version, reply.data_workers)
+            self.take_group(reply.group_version, reply.group)
         with self._lock:
             return dict(self._addresses)
 

@@ -82,7 +82,7 @@ class Batches:
             self._wait(reply)
 
     def _size(self, left: int) -> int:
-        """Return the samples of the next batch of a shard with so many left."""
+        """Return how many samples the next batch has. ``left``: those of its shard that were in no batch yet."""
         return left if left <= self._batch_size else min(self._batch_size, left - self._least)
 
     def _wait(self, reply: NextShardReply | None) -> None:

@@ -16,15 +16,13 @@ from stretto_wire.program import ProgramSpec
 from ..agent import ADDRESS_VARIABLE, LEAVE, NEXT, REFUSED
 from ..errors import BusError, DataError
 from ..pod.process import EXIT_OK, EXIT_PLATFORM, Pod, run_pod
-from ..worker.leases import Leases
+from ..worker.leases import HEARTBEAT_S, Leases
 from .asked import AskedSocket
 from .batches import AGAIN_S, Batches
 from .child import Child, patience_of
 from .consistent import Consistent, consistent_of
 from .ranks import RankHost
 from .telemetry import Telemetry
-
-HEARTBEAT_S = 1.0
 
 log = logging.getLogger("stretto.worker")
 

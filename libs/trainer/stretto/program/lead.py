@@ -100,7 +100,7 @@ class Lead:
 
     @property
     def is_complete(self) -> bool:
-        """True once all ranks have joined: no program of an earlier group runs any more."""
+        """True once all ranks have joined: the programs of earlier groups have ended."""
         with self._turn:
             return self._joined >= {*self._ranks}
 
@@ -225,7 +225,7 @@ class Lead:
         return peer is not None and peer() is None
 
     def _answer(self, answers: dict[int, str]) -> None:
-        """Answer those of the ranks that wait."""
+        """Give each rank that waits its answer."""
         with self._turn:
             for rank, answer in answers.items():
                 if (asked := self._waiting.pop(rank, None)) is not None:

@@ -17,15 +17,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from stretto_messages.actuator import GetServers, GetServersReply, GroupChanged
+from stretto_messages.actuator import GroupChanged
 from stretto_messages.values import GroupMember
 from stretto_plane import Connection, Listener, Message, Peer, PlaneError
-from stretto_wire.program import ProgramSpec
+from stretto_wire.program import PORT_VARIABLE, ProgramSpec
 
 from ..agent import ADDRESS_VARIABLE, BATCH, CHECKPOINT, DONE, END, LEAVE, NEXT, REFUSED
 from ..errors import BusError, DataError
 from ..pod.process import EXIT_OK, EXIT_PLATFORM, LOOPBACK, Pod
-from ..worker.leases import Leases
+from ..pod.servers import listed
+from ..worker.leases import HEARTBEAT_S, Leases
 from ..worker.step_timer import StepTime, StepTimer
 from .asked import AskedSocket
 from .batches import Batches
@@ -34,9 +35,6 @@ from .consistent import consistent_of
 from .lead import AGAIN, BLAMED, GO, LOOK_S, WAIT_S, Lead
 from .telemetry import Telemetry
 
-PORT_VARIABLE = "STRETTO_PROGRAM_PORT"
-"""Variable of a pod with the port at which its program may listen, where it may not choose one."""
-HEARTBEAT_S = 1.0
 GATHER_S = 10.0
 """Seconds that a group waits for workers of the plan that do not run yet: it would begin anew with each of them."""
 GROWS_S = 120.0
@@ -53,7 +51,7 @@ LINK_S = 5.0
 FRAME_BYTES_MAX = 2**16
 _MESSAGE = 1
 STALE = "stale"
-"""Answer to a rank of a group that is over, or that its first worker does not know any more."""
+"""Answer to a rank of a group that is over, or whose first worker is in another group by now."""
 
 log = logging.getLogger("stretto.worker")
 
@@ -86,12 +84,7 @@ class NewestGroup:
 
     def ask(self) -> None:
         """Ask the actuator, in case an event was missed."""
-        request = GetServers(job=self._bus.job, pod=self._bus.pod, request_id=self._bus.request_id(GetServers))
-        try:
-            reply = self._bus.call(request, GetServersReply, timeout_s=5.0)
-        except BusError as error:
-            log.warning("%s", error)
-        else:
+        if (reply := listed(self._bus)) is not None:
             self._take(Group(reply.group_version, reply.group, reply.group_wanted))
 
     def _take(self, group: Group) -> None:
@@ -103,7 +96,7 @@ class NewestGroup:
 
 
 class Link(Protocol):
-    """The way of a rank to the first one of its group. Raises PlaneError: there is none any more."""
+    """The way of a rank to the first one of its group. Raises PlaneError: the first rank is gone."""
 
     def join(self) -> str: ...
 

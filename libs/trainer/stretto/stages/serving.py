@@ -25,7 +25,7 @@ from stretto_plane import Listener, Message, Peer
 from ..engine.client import Parameters
 from ..engine.layout import I64, Bools, Layout
 from ..engine.link import Access
-from ..engine.pulling import Pulled
+from ..engine.pulling import PULL_KEPT_S, Pulled
 from ..errors import OwnershipUnknown, ServerLost, StrettoError
 from ..parts import FIRST_LAYER, Found, Given, Part, Returned, no_keys
 from .asking import NextStage
@@ -38,8 +38,6 @@ REQUEST_BYTES_MAX = 2**31
 LEAVE_S = 10.0
 """Time that a stage which leaves gives to the steps that it has in hand: one of a large model takes seconds."""
 LOOK_S = 0.02
-KEPT_S = 1.0
-"""Seconds for which values that came with a push may serve a step, as long as the pull of a worker does: taste."""
 
 Parts = Callable[[int, int | None], Part]
 """Returns the layers from one on, up to another one, or to the end of the model (None). Raises ModelRefused."""
@@ -98,7 +96,7 @@ class Stage:
         except IndexError:
             return None
         is_same = found.part is part and found.generation == generation
-        return found.values if is_same and self.clock() - found.at_s < KEPT_S else None
+        return found.values if is_same and self.clock() - found.at_s < PULL_KEPT_S else None
 
     def note(self, part: Part, generation: int, values: Pulled) -> None:
         """Note the values that came with a push."""

@@ -28,7 +28,7 @@ from ..errors import BusError, DataError, ModelRefused, OwnershipUnknown, Server
 from ..pod.process import EXIT_OK, Pod, run_pod
 from ..pod.servers import ServerList
 from ..pod.warm_up import make_readers
-from .leases import Leases
+from .leases import HEARTBEAT_S, Leases
 from .program import build_program
 from .step_timer import StepTimer, Window
 
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("stretto.worker")
 
-_HEARTBEAT_S = 1.0
 _PATIENCE_S = 8.0
 """A push or pull that no server accepts fails after this time, so that the worker can check whether it is to leave."""
 _EVALUATION_KEPT_S = 60.0
@@ -102,7 +101,7 @@ class Worker:
         if self._served is not None:
             assert self._parameters is not None
             return self._served.run(self._parameters, self._pod.leaving)
-        self._pod.every(lambda: _HEARTBEAT_S, self._leases.beat)
+        self._pod.every(lambda: HEARTBEAT_S, self._leases.beat)
         return self._train()
 
     def _join(self) -> str:

@@ -23,6 +23,7 @@ from ..pod.bus import PodBus
 
 log = logging.getLogger("stretto.worker")
 
+HEARTBEAT_S = 1.0
 _LONGEST_WAIT_S = 5.0
 _AGAIN_S = 0.2
 

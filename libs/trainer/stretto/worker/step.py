@@ -21,7 +21,7 @@ from stretto_wire.jobspec.spec import PIPELINE_FROM_STEP
 
 from ..batches.feed import Feed
 from ..engine.client import FINISHED, Parameters
-from ..engine.pulling import Pulled
+from ..engine.pulling import PULL_KEPT_S, Pulled
 from ..errors import (
     BatchMisaligned,
     DataError,
@@ -43,9 +43,6 @@ from .pushing import Push, Pusher
 from .step_timer import StepTime, StepTimer
 
 log = logging.getLogger("stretto.worker")
-
-_PULL_KEPT_S = 1.0
-"""A pull ahead of its shard is repeated if its shard comes later, after an evaluation for example: taste."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,7 +280,7 @@ class Trainer:
         """
         begun, self._ahead = self._ahead, None
         if begun is not None and begun.is_of(work, ranges[0]):
-            is_fresh = time.monotonic() - begun.begun_s < _PULL_KEPT_S
+            is_fresh = time.monotonic() - begun.begun_s < PULL_KEPT_S
             return begun.read, begun.pull if is_fresh else None, False
         self._feed.follow(())  # what was asked for ahead does not come
         self._feed.follow(ranges, self._batches_ahead)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from staged import StagedJob
 from stretto.engine import KeyBatch, Own, PushResult, one_table
+from stretto.engine.pulling import PULL_KEPT_S
 from stretto.errors import ModelRefused
 from stretto.model.program import Gradients, WholePart
 from stretto.model.reading import Prepared
@@ -20,7 +21,7 @@ from stretto.parts import FIRST_LAYER, Given, Part, Returned
 from stretto.stages import serving
 from stretto.stages.asking import Member
 from stretto.stages.messages import Asked, OtherBooks, StageMessage, StepRefused, read_refusal, read_step, step_request
-from stretto.stages.serving import KEPT_S, Stage, StageServer
+from stretto.stages.serving import Stage, StageServer
 from stretto_parameters import Claim, InputRefused
 from stretto_parameters.optimizers import Adagrad
 from stretto_pipeline.arrays import Reader, Writer
@@ -254,7 +255,7 @@ def test_values_that_came_with_a_push_serve_one_step_of_the_same_layers_and_serv
     stage.note(part, 1, values)
     assert stage.take_newest(part, 1) is values
     assert stage.take_newest(part, 1) is None, "a step has had them"
-    for asked, generation, at_s in ((part, 2, 0.0), (other, 1, 0.0), (part, 1, KEPT_S)):
+    for asked, generation, at_s in ((part, 2, 0.0), (other, 1, 0.0), (part, 1, PULL_KEPT_S)):
         now_s[0] = 0.0
         stage.note(part, 1, values)
         now_s[0] = at_s

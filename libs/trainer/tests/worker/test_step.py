@@ -339,7 +339,7 @@ def test_the_next_shard_is_read_and_in_a_pipeline_pulled_before_its_lease(pipeli
 @pytest.mark.parametrize(("kept_s", "shard"), [(0.0, 1), (60.0, 2)])
 def test_a_pull_ahead_of_a_shard_that_comes_late_or_under_another_id_is_repeated(monkeypatch, kept_s, shard):
     """A return to a checkpoint leases the same samples anew: the parameters are others, too."""
-    monkeypatch.setattr(step, "_PULL_KEPT_S", kept_s)
+    monkeypatch.setattr(step, "PULL_KEPT_S", kept_s)
     servers, program = Checked(), Recorded()
     servers.starts = {0: 0, shard: 500}
     program.step_s = 0.02

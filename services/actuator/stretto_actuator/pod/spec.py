@@ -15,7 +15,7 @@ from stretto_runtime import SettingsFault
 from stretto_wire import JobSpec
 from stretto_wire.jobspec.devices import DeviceTypeSpec
 from stretto_wire.jobspec.keylike import is_keylike
-from stretto_wire.program import CONSISTENT
+from stretto_wire.program import CONSISTENT, PORT_VARIABLE
 
 from ..backend import BackendError, Places, PodSpec
 from ..settings import ActuatorSettings
@@ -157,5 +157,5 @@ def pod_spec(
         extended=extended_of(device.extended) if device else job.resources.extended.of_pod(pod.role),
         node_selector=device.node_selector if device else {},
         tolerations=device.tolerations if device else (),
-        listens="STRETTO_PROGRAM_PORT" if job.program is not None and job.program.together else "",
+        listens=PORT_VARIABLE if job.program is not None and job.program.together else "",
     )
