@@ -998,15 +998,15 @@ export interface ProgramSpec {
   command: Array<string>;
   /** the folder in which it runs, where the pods are; null: the pod's own, which is empty */
   path?: string | null;
-  /** live: workers come and go while the others' programs run on; none: their number never changes, so that resources.workers.count states one. restart in a job file stands for together */
+  /** live: workers come and go while the others' programs run on; none: their number never changes, so that resources.workers.count states one; restart, as of torch.distributed: workers are the ranks of one program, which take each step together, and all of them begin anew whenever a worker comes or goes */
   resize?: "live" | "none";
   /** at level 0, a regular expression for lines that the program prints, whose group is the number of steps so far, as in step (\d+); null: it tells no steps */
   progress?: string | null;
-  /** 0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, leased: the program takes the numbers of its samples from stretto.agent.samples. Without a dataset it is 0. 2 in a job file stands for consistent */
+  /** 0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, leased: the program takes the numbers of its samples from stretto.agent.samples. 2, consistent: it also saves and loads its parameters by stretto.agent.checkpoint and stretto.agent.restored. Without a dataset it is 0 */
   level?: 0 | 1;
-  /** level 2: the program takes samples as at level 1, and saves and loads its parameters by stretto.agent.checkpoint and stretto.agent.restored */
+  /** level 2 as it is stored: beside level 1 */
   consistent?: boolean;
-  /** resize: restart: the workers are the ranks of one program, as of torch.distributed, which take each step together; all of them begin anew whenever a worker comes or goes */
+  /** resize restart as it is stored: beside live */
   together?: boolean;
 }
 

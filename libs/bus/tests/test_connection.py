@@ -105,6 +105,12 @@ async def test_a_flush_that_is_cancelled_does_not_deafen_the_connection(client: 
     assert client.bus.reconnects == 0
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether every thread of a process has stopped (proc(5), the field after the name)."""
+    threads = Path(f"/proc/{pid}/task").glob("*/stat")
+    return all(thread.read_text().rpartition(")")[2].split()[0] == "T" for thread in threads)
+
+
 async def test_who_waits_for_a_server_when_the_line_breaks_hears_it_at_once(
     client: Client, server: EmbeddedServer
 ) -> None:
@@ -115,6 +121,7 @@ async def test_who_waits_for_a_server_when_the_line_breaks_hears_it_at_once(
     subscription = await client.bus.subscribe("probe.left", lambda msg: got.append(msg.subject))
     await client.bus.flush()
     os.kill(server.pid, signal.SIGSTOP)
+    await eventually(lambda: is_stopped(server.pid))  # a thread of it that still runs would answer
     leaving = asyncio.create_task(client.bus.connection.leave(subscription))
     flushing = asyncio.create_task(client.bus.flush(600))
     await asyncio.sleep(0.05)

@@ -167,8 +167,12 @@ def why(view: Json) -> str:
 
 
 def cancelled(view: Json) -> str:
-    """Say which checkpoint is left of a cancelled job, and how many samples were trained since and are lost."""
+    """Say what is left of a cancelled job: its last checkpoint and how many samples are lost, or its program's."""
     done = view["progress"]["samples_done"]
+    if program := view["spec"].get("program"):
+        after = f" after {counted(done, 'sample')}" if program["level"] else ""
+        kept = "; the last checkpoint of its program stays in the store" if done and program.get("consistent") else ""
+        return f"{view['name']} cancelled{after}{kept}"
     stored = [each["checkpoint"] for each in view["checkpoints"] if each["stage"] in ("stored", "restored")]
     if not stored:
         lost = f"the {counted(done, 'sample')} that it trained are lost" if done else "it had trained nothing"

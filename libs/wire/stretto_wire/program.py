@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from stretto_messages.base import NO_SERVERS
 
 from .findings import Unfit
@@ -24,6 +24,8 @@ RESTART = "restart"
 """The ``program.resize`` of a job file whose workers are the ranks of one program."""
 CONSISTENT = 2
 """The level of a job whose program and ledger go back to a checkpoint together."""
+IN_JOB_FILE: dict[str, tuple[Any, ...]] = {"level": (0, 1, CONSISTENT), "resize": ("live", "none", RESTART)}
+"""What a job file may state of a program: the last one of each is stored otherwise (:func:`completed`)."""
 EXACT = 3
 """The level of a job that trains a model of Stretto's."""
 PROMISES = {
@@ -57,7 +59,8 @@ class ProgramSpec(Spec):
     resize: Literal["live", "none"] = Field(
         default="live",
         description="live: workers come and go while the others' programs run on; none: their number never changes, so "
-        "that resources.workers.count states one. restart in a job file stands for together",
+        "that resources.workers.count states one; restart, as of torch.distributed: workers are the ranks of one "
+        "program, which take each step together, and all of them begin anew whenever a worker comes or goes",
     )
     progress: Annotated[str, StringConstraints(min_length=1, max_length=500)] | None = Field(
         default=None,
@@ -67,24 +70,31 @@ class ProgramSpec(Spec):
     level: Literal[0, 1] = Field(
         default=1,
         description="0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, "
-        "leased: the program takes the numbers of its samples from stretto.agent.samples. Without a dataset it is 0. "
-        "2 in a job file stands for consistent",
+        "leased: the program takes the numbers of its samples from stretto.agent.samples. 2, consistent: it also "
+        "saves and loads its parameters by stretto.agent.checkpoint and stretto.agent.restored. Without a dataset it "
+        "is 0",
     )
     consistent: bool = Field(
         default=False,
-        description="level 2: the program takes samples as at level 1, and saves and loads its parameters by "
-        "stretto.agent.checkpoint and stretto.agent.restored",
+        description="level 2 as it is stored: beside level 1",
     )
     together: bool = Field(
         default=False,
-        description="resize: restart: the workers are the ranks of one program, as of torch.distributed, which take "
-        "each step together; all of them begin anew whenever a worker comes or goes",
+        description="resize restart as it is stored: beside live",
     )
 
     @property
     def guarantee(self) -> int:
         """Level of the promise about the program's samples."""
         return CONSISTENT if self.consistent else self.level
+
+    @field_validator("level", "resize", mode="before")
+    @classmethod
+    def _is_of_a_job_file(cls, given: Any, info: ValidationInfo) -> Any:
+        allowed = IN_JOB_FILE[str(info.field_name)]
+        if given not in allowed:
+            raise ValueError(f"one of {', '.join(map(str, allowed))}")
+        return given
 
     @field_validator("progress")
     @classmethod

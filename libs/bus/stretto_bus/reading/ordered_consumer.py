@@ -134,6 +134,7 @@ class OrderedConsumer:
         self._reopening: asyncio.Task[None] | None = None
         self._active = False
         self._active_s = 0.0
+        self._clock = asyncio.get_running_loop().time  # finding the loop costs a system call
         self._closed = False
         self._paused = False
         self._drained = asyncio.Event()
@@ -245,7 +246,7 @@ class OrderedConsumer:
         consumer = new_id(16)
         self._name = consumer
         self._expected = 1
-        self._active_s = asyncio.get_running_loop().time()
+        self._active_s = self._clock()
         self._inbox = f"{bus.inbox}.consumer.{consumer}"
         self._requested = self.queue_max  # no request before the consumer exists
 
@@ -289,7 +290,7 @@ class OrderedConsumer:
         self._requested -= 1
         self._next = seq + 1
         self.pending = pending
-        self._quiet.arrived_s = asyncio.get_running_loop().time()
+        self._quiet.arrived_s = self._clock()
         self._queue.append(Stored(seq, time_s, msg.subject, msg.headers or NO_HEADERS, msg.data))
         self._wake.set()
         if len(self._queue) >= self.queue_max and not self.pulls:

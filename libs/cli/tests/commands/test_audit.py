@@ -57,7 +57,7 @@ def test_says_what_a_restored_job_trains_again_and_what_nobody_knows(tmp_path: P
         assert [each["backup_at_s"] for each in returns] == [None, taken_at_s]
         assert [each["samples_gained"] for each in returns] == [0, 80]
         told = " ".join(second.stretto("audit", JOB).stdout.split())
-    assert "parameters were lost; back to checkpoint ctr-000001; 80 samples of shards that were done after it" in told
+    assert "parameters and ledger went back to checkpoint ctr-000001; 80 samples of shards that were done" in told
     assert "which had 80 samples done; on from checkpoint ctr-000002. It holds 80 samples more, not trained" in told
     assert "Nobody knows how many were trained after the checkpoint" in told
     assert "exact" in told

@@ -351,7 +351,21 @@ def test_cancel_says_what_is_left_of_a_job_and_what_is_lost(stages: tuple[str, .
         {"stage": stage, "checkpoint": {"id": f"a-{number}", "samples": 1000, "url": f"file:///a-{number}"}}
         for number, stage in enumerate(stages, 1)
     ]
-    assert render.cancelled({"name": "a", "progress": {"samples_done": 1500}, "checkpoints": made}) == told
+    view = {"name": "a", "spec": {}, "progress": {"samples_done": 1500}, "checkpoints": made}
+    assert render.cancelled(view) == told
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ({"level": 0}, "a cancelled"),
+        ({"level": 1}, "a cancelled after 1,500 samples"),
+        ({"level": 1, "consistent": True}, "a cancelled after 1,500 samples; the last checkpoint of its program stays in the store"),
+    ],
+)
+def test_cancel_calls_nothing_lost_that_a_program_may_have_saved(program: dict[str, Any], told: str) -> None:
+    view = {"name": "a", "spec": {"program": program}, "progress": {"samples_done": 1500}, "checkpoints": []}
+    assert render.cancelled(view) == told
 
 
 def test_a_finished_job_that_gave_samples_up_is_told_from_one_that_trained_all_wherever_it_is_shown() -> None:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from pydantic.json_schema import GenerateJsonSchema
 
+from ..program import IN_JOB_FILE
 from ..quantities import with_texts_of_groups
 from .spec import JobSpec
 
@@ -32,6 +33,10 @@ def job_schema() -> Schema:
     schema = named(JobSpec.model_json_schema(schema_generator=WithoutFieldTitles), JOB_SCHEMA)
     _close(schema)
     schema["$defs"]["DatasetSpec"]["required"].remove("samples")  # named partitions replace it
+    program = schema["$defs"]["ProgramSpec"]["properties"]
+    for name, allowed in IN_JOB_FILE.items():
+        program[name]["enum"] = list(allowed)
+    schema["required"] = ["name"]  # and a model with its dataset, or a program
     group = schema["$defs"]["WorkerGroup"]
     group["properties"] = with_texts_of_groups(group["properties"])
     return schema

@@ -28,7 +28,8 @@ class OpenShard(Described):
 class Return:
     """A return of the job to a checkpoint.
 
-    ``backup_at_s``: it followed a restoration from a backup of that moment; None: parameter servers were lost.
+    ``backup_at_s``: it followed a restoration from a backup of that moment; None: parameters were lost, or the
+    ranks of a program began anew.
     ``samples_before`` were done in the ledger until then. ``samples_gained`` are done in the checkpoint alone, and are
     not trained again; ``samples_undone`` were done in the ledger alone, and are trained again. After a restoration the
     samples trained since the checkpoint are in neither: nobody knows how many, and they are trained again.

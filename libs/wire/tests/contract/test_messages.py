@@ -137,6 +137,20 @@ class TestJobSpec:
         Draft202012Validator(job_schema()).validate(document)
         assert wire.JobSpec.parse(document).samples_total == 5
 
+    @pytest.mark.parametrize("program", [{}, {"level": 2}, {"level": 2, "resize": "restart"}, {"resize": "none"}])
+    def test_a_program_takes_the_place_of_a_model(self, program: dict) -> None:
+        document = {"name": "a", "program": {"command": ["a"], **program}, "dataset": {"samples": 640, "batch_size": 64}}
+        alone = {"resources": {"workers": {"count": {"max": 1}}}}
+        Draft202012Validator(job_schema()).validate(document)
+        wire.JobSpec.parse({**document, **alone})
+
+    @pytest.mark.parametrize(("field", "value"), [("level", 3), ("resize", "never")])
+    def test_what_is_refused_of_a_program_is_told_what_a_job_file_may_state(self, field: str, value: object) -> None:
+        document = {"name": "a", "program": {"command": ["a"], field: value}}
+        assert list(Draft202012Validator(job_schema()).iter_errors(document))
+        with pytest.raises(wire.WireError, match=rf"program\.{field} = {value}: one of .*(2|restart)\b"):
+            wire.JobSpec.parse(document)
+
     @pytest.mark.parametrize(
         ("size", "expected"),
         [("1Gi", 2**30), ("512Mi", 2**29), ("1.5G", 1_500_000_000), ("2GiB", 2**31), (2**30, 2**30)],

@@ -76,10 +76,16 @@ def test_sizes_are_numbers_or_texts_and_the_name_is_the_object_s() -> None:
         assert schemas.check_custom(root(), {"spec": spec}) == {"spec": spec}
 
 
+def test_a_program_takes_the_place_of_a_model() -> None:
+    program = {"command": ["python", "train.py"], "path": "/models/mine", "level": 2, "resize": "restart"}
+    spec = {"program": program, "dataset": {"samples": 400_000, "batch_size": 64}}
+    assert schemas.check_custom(root(), {"spec": spec}) == {"spec": spec}
+
+
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
-        ({"dataset": {"samples": 10}}, "spec"),
+        ({"program": {"command": ["a"], "level": 3}}, "spec.program.level"),
         ({"model": {"entry": "no colon"}, "dataset": {"samples": 10}}, "spec.model.entry"),
         ({"model": {"entry": "m:M"}, "dataset": {"samples": "ten"}}, "spec.dataset.samples"),
         ({"model": {"entry": "m:M"}, "dataset": {"samples": 10}, "priority": 0}, "spec.priority"),

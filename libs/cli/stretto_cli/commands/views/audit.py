@@ -140,8 +140,8 @@ def returned(returns: list[Json]) -> list[str]:
         gained, undone = f"{each['samples_gained']:,}", f"{each['samples_undone']:,}"
         if each["backup_at_s"] is None:
             lines.append(
-                f"{at}: parameters were lost; back to checkpoint {checkpoint}; {undone} samples of shards that were "
-                "done after it are trained again, and what was trained of a shard under way"
+                f"{at}: parameters and ledger went back to checkpoint {checkpoint}; {undone} samples of shards that "
+                "were done after it are trained again, and what was trained of a shard under way"
             )
             continue
         lines.append(
