@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from tests.containers.archive import archive
 from tests.containers.bases import STAND_INS, run
@@ -55,13 +58,25 @@ def unpack(engine: Engine) -> Path:
     return next(CACHE.glob(f"**/cli-plugins/{PACKAGE}"))
 
 
+def _limits() -> Path | None:
+    """Return a file of changes for a machine where nobody may have as many open files as the bus is given."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    limits = yaml.safe_load(FILE.read_text())["services"]["nats"]["ulimits"]
+    if most == resource.RLIM_INFINITY or most >= limits["nofile"]:
+        return None
+    CACHE.mkdir(parents=True, exist_ok=True)
+    lower = CACHE / f"nofile-{most}.yaml"
+    lower.write_text(yaml.safe_dump({"services": {"nats": {"ulimits": {"nofile": most}}}}))
+    return lower
+
+
 class Project:
     """One installation by the compose file, under a name of its own. ``own``: a file of changes to it, or none."""
 
     def __init__(self, engine: Engine, name: str, settings: Mapping[str, str], own: Path | None = None) -> None:
         self.engine = engine
         self.name = name
-        files = [argument for file in (FILE, own) if file for argument in ("--file", str(file))]
+        files = [argument for file in (FILE, own, _limits()) if file for argument in ("--file", str(file))]
         self._command = [*command(engine, install=False), *files, "--project-name", name]
         self._environment = {**engine.environment, "REDIS_IMAGE": STAND_INS["redis"], **settings}
 

@@ -110,6 +110,14 @@ class ProgramSpec(Spec):
         return progress
 
 
+def promise_of(program: ProgramSpec | None) -> str:
+    """Return what Stretto promises about a job's samples, in words. program: None for a model."""
+    told = PROMISES[EXACT if program is None else program.guarantee]
+    if program is not None and program.together and not program.consistent:
+        told += "; its ranks begin anew at each change of the workers, and keep their parameters by themselves"
+    return told
+
+
 def completed(document: Any) -> Any:
     """Return a job file with a program, with the parts that are the same in all such jobs where it leaves them out."""
     if not isinstance(document, dict) or document.get("program") is None:

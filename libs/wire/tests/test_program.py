@@ -6,6 +6,7 @@ import pytest
 from stretto_wire import JobSpec, WireError
 from stretto_wire.jobspec.entry_lookup import faults_of_entry
 from stretto_wire.jobspec.jobfile import read_job
+from stretto_wire.program import promise_of
 
 PROGRAM = "name: a\nprogram: {command: [python, train.py]}\n"
 LEASED = PROGRAM + "dataset: {samples: 1000, batch_size: 10}\n"
@@ -34,6 +35,14 @@ def test_the_workers_of_a_program_may_be_its_ranks() -> None:
     assert spec.program is not None
     assert (spec.program.together, spec.program.guarantee, spec.resources.most.workers) == (True, 2, 5)
     assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
+
+
+def test_ranks_of_level_1_are_told_that_their_parameters_are_theirs_to_keep() -> None:
+    kept = "keep their parameters by themselves"
+    ranks = RANKS + "resources: {workers: {count: {max: 5}}}"
+    assert kept in promise_of(read_job(ranks.replace("level: 2", "level: 1")).program)
+    assert kept not in promise_of(read_job(ranks).program)
+    assert kept not in promise_of(read_job(LEASED).program)
 
 
 @pytest.mark.parametrize(

@@ -355,12 +355,18 @@ def test_cancel_says_what_is_left_of_a_job_and_what_is_lost(stages: tuple[str, .
     assert render.cancelled(view) == told
 
 
+KEPT = "the last checkpoint of its program stays in the store"
+
+
 @pytest.mark.parametrize(
     ("program", "told"),
     [
         ({"level": 0}, "a cancelled"),
         ({"level": 1}, "a cancelled after 1,500 samples"),
-        ({"level": 1, "consistent": True}, "a cancelled after 1,500 samples; the last checkpoint of its program stays in the store"),
+        (
+            {"level": 1, "consistent": True},
+            f"a cancelled after 1,500 samples; {KEPT}",
+        ),
     ],
 )
 def test_cancel_calls_nothing_lost_that_a_program_may_have_saved(program: dict[str, Any], told: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import threading
@@ -13,6 +14,10 @@ from ..agent import REFUSED
 
 ASKING_S = 2.0
 """Seconds for which a connection of the program waits until the one before it is over."""
+SILENT_S = 60.0
+"""Seconds after which a program that has asked for nothing is told of in the pod's log."""
+
+log = logging.getLogger("stretto.worker")
 
 
 class AskedSocket:
@@ -25,6 +30,7 @@ class AskedSocket:
         self._links: set[socket.socket] = set()
         self._is_over = False
         """True once the program is gone: whatever was asked last gets no answer."""
+        self._silence: threading.Timer | None = None
 
     def listen(self, folder: Path) -> str:
         """Listen for the program's processes; return the path of the socket."""
@@ -58,6 +64,7 @@ class AskedSocket:
             request = asked.readline().strip()  # before any answer, which an unread request would lose
             if not request:
                 return
+            self._end_silence()
             if not self.asking.acquire(timeout=ASKING_S):
                 refused = "another process of this pod takes its samples: let one of them ask, and hand them on"
                 link.sendall(f"{REFUSED} {refused}\n".encode())
@@ -73,10 +80,26 @@ class AskedSocket:
     def hang_up(self) -> None:
         """End all connections: a process that the program left behind may hold its own for ever."""
         self._is_over = True
+        self._end_silence()
         for link in list(self._links):
             with contextlib.suppress(OSError):  # it is over already
                 link.shutdown(socket.SHUT_RDWR)
 
     def begin(self) -> None:
-        """Answer a program that is started anew."""
+        """Answer a program that is started now."""
         self._is_over = False
+        self._silence = threading.Timer(SILENT_S, _tell_of_silence)
+        self._silence.daemon = True
+        self._silence.start()
+
+    def _end_silence(self) -> None:
+        if self._silence is not None:
+            self._silence.cancel()
+
+
+def _tell_of_silence() -> None:
+    log.warning(
+        "the program has asked for no sample for %g s: it has to iterate over stretto.agent.samples(), without which "
+        "nothing counts; a program that takes none is of level 0, without dataset",
+        SILENT_S,
+    )

@@ -53,6 +53,7 @@ class ProgramHost:
             self._consistent = consistent_of(self._pod, self._leases, self._batches, self._pod.leaving)
             self._consistent.begin()
         address = self._asked.listen(self._pod.settings.pod_folder or Path.cwd())
+        self._asked.begin()
         code = self._wait(self._child.start({ADDRESS_VARIABLE: address}))
         self._batches.over = True
         self._asked.hang_up()

@@ -162,3 +162,19 @@ def test_a_program_gets_sigterm_once_and_before_its_pod_is_killed(monkeypatch: p
     monkeypatch.setattr(child.os, "killpg", lambda pid, number: None)
     assert runs._wait(SimpleNamespace(pid=2**22, wait=lambda: 0)) == 0
     assert signals == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_program_that_asks_for_no_sample_is_told_of(
+    asks: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    started: list[threading.Timer] = []
+    monkeypatch.setattr(threading.Timer, "start", lambda timer: started.append(timer))
+    runs = hosted()
+    runs._asked.begin()
+    if asks:
+        asked(runs)
+    (silence,) = started
+    if not silence.finished.is_set():
+        silence.function()
+    assert ("has asked for no sample for 60 s" in caplog.text) is not asks

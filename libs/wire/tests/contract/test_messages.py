@@ -139,7 +139,11 @@ class TestJobSpec:
 
     @pytest.mark.parametrize("program", [{}, {"level": 2}, {"level": 2, "resize": "restart"}, {"resize": "none"}])
     def test_a_program_takes_the_place_of_a_model(self, program: dict) -> None:
-        document = {"name": "a", "program": {"command": ["a"], **program}, "dataset": {"samples": 640, "batch_size": 64}}
+        document = {
+            "name": "a",
+            "program": {"command": ["a"], **program},
+            "dataset": {"samples": 640, "batch_size": 64},
+        }
         alone = {"resources": {"workers": {"count": {"max": 1}}}}
         Draft202012Validator(job_schema()).validate(document)
         wire.JobSpec.parse({**document, **alone})

@@ -12,7 +12,7 @@ from stretto_messages.actuator import JobFinished
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobCompleted
 from stretto_messages.planner import HistoryRecorded
-from stretto_wire.program import PROMISES
+from stretto_wire.program import promise_of
 from stretto_wire.rest import views
 from stretto_wire.rest.summaries import PastJob
 
@@ -111,7 +111,7 @@ class Projection:
             submitted_by=message.submitted_by,
             team=message.team,
             level=message.spec.level,
-            guarantee=PROMISES[message.spec.level],
+            guarantee=promise_of(message.spec.program),
             trace_id=trace_id,
             progress=views.Progress(samples_total=message.spec.samples_total),
             phases=[views.Phase("starting", 0, "submitted", time_s)],
