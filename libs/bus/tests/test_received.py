@@ -22,6 +22,17 @@ def test_a_header_is_found_by_its_name_and_a_value_is_no_name() -> None:
     assert Headers(STATUS) == {"Status": "100", "Description": "FlowControl Request", "Nats-Last-Consumer": "5"}
 
 
+header_names = st.sampled_from(("ce-id", "ce-i", "id", "traceparent"))
+header_values = st.sampled_from(("", "x", " ce-id: y ", "traceparent", "00-a-b-01 ", "\u00e9", "a:b"))
+
+
+@given(st.lists(st.tuples(header_names, header_values), max_size=4), header_names, st.booleans())
+def test_one_header_is_what_all_of_them_say(lines: list[tuple[str, str]], name: str, is_whole: bool) -> None:
+    block = "NATS/1.0\r\n" + "\r\n".join(f"{name}:{value}" for name, value in lines)
+    encoded = f"{block}\r\n\r\n".encode() if is_whole else block.encode()
+    assert Headers(encoded).get(name, "none") == dict(Headers(encoded)).get(name, "none")
+
+
 class Recorder:
     """Connection of a parser that keeps what it is handed, until its line breaks."""
 

@@ -31,6 +31,8 @@ LARGEST_BYTES = 2 * MAX_MESSAGE_BYTES + ENTRY_BYTES + 2 * HEADER_CHARACTERS_MAX
 """Bytes of the largest request as the journal holds it: no budget is smaller, or its job could never send one."""
 DAMAGED_LISTED = 50
 """Places of damaged journal entries that a dead letter names"""
+SUBJECTS_KEPT = 1 << 13
+"""Subjects of stored messages whose parts are remembered, of some hundred bytes each."""
 
 
 class Meta(NamedTuple):
@@ -80,6 +82,16 @@ class Arrival(NamedTuple):
         return self.key, self.meta.request_id
 
 
+class _Addressed(NamedTuple):
+    """What the subject of a stored message says. ``partition``: that of its job; None: no number stands there."""
+
+    partition: int | None
+    subject: str
+    job: str
+    channel: Channel
+    scopes: list[Scope]
+
+
 class Routes:
     """The subjects of one service and partition, and the keys of their messages."""
 
@@ -96,6 +108,7 @@ class Routes:
             for message, scopes in self._scopes.items()
         }
         self._observed = {message.__name__: message for message in (*(c.message for c in CHANNELS), *observations)}
+        self._addressed = lru_cache(maxsize=SUBJECTS_KEPT)(self._address)  # jobs send on few subjects again and again
         self._requested = {c.pattern.rstrip(".*") for c in CHANNELS if c.kind == "rpc" and c.service == service}
 
     def telemetry(self, partition: int) -> list[str]:
@@ -119,25 +132,32 @@ class Routes:
         """The messages in ``stored``, in order. Raises nothing: each is parsed later, by itself."""
         if stored.subject.startswith("journal."):
             return self._entries(stored, partition)
-        token, _, subject = stored.subject.partition(".")
-        before, _, job = subject.rpartition(".")
-        route = self._routes.get(before) or self._routes.get(before.rpartition(".")[0])  # telemetry names the pod, too
-        if route is None:
+        addressed = self._addressed(stored.subject)
+        if addressed is None:
             return []
-        if not (token.isascii() and token.isdecimal()):
-            return [_damaged(stored, f"{token!r} is no number of a partition")]
+        of_job, subject, job, channel, scopes = addressed
+        if of_job is None:
+            return [_damaged(stored, f"{stored.subject.partition('.')[0]!r} is no number of a partition")]
         found: list[Arrival] = []
-        channel, scopes = route
         trace = stored.headers.get("traceparent", "")
         for scope in scopes:
             # a message of both scopes reaches two partitions; each takes only its own
-            if partition != (CLUSTER_PARTITION if scope == "cluster" else int(token)):
+            if partition != (CLUSTER_PARTITION if scope == "cluster" else of_job):
                 continue
             key = CLUSTER if scope == "cluster" else job
             source = f"{stored.seq}.{CLUSTER}" if scope == "cluster" else str(stored.seq)
             meta = Meta(stored.seq, stored.time_s, subject, stored.headers, key)
             found.append(Arrival("message", key, source, subject, stored.data, meta, trace, channel))
         return found
+
+    def _address(self, stored: str) -> _Addressed | None:
+        """Read the subject of a stored message; None: no input of this service has it."""
+        token, _, subject = stored.partition(".")
+        before, _, job = subject.rpartition(".")
+        route = self._routes.get(before) or self._routes.get(before.rpartition(".")[0])  # telemetry names the pod, too
+        if route is None:
+            return None
+        return _Addressed(int(token) if token.isascii() and token.isdecimal() else None, subject, job, *route)
 
     def message(self, arrival: Arrival) -> Message:
         """Parse. Raises WireError."""
