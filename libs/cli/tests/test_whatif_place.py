@@ -70,7 +70,7 @@ def measured_view() -> dict[str, Any]:
     }
     progress = {"samples_per_s": 30_000.0, "samples_total": 5_000_000, "samples_done": 1_000_000}
     plan = {"ps": 1, "ps_cpu_cores": 1.0}
-    return {"name": "ctr", "plan": plan, "progress": progress, "data": {"given_up": 0}, "model": model}
+    return {"name": "ctr", "spec": {}, "plan": plan, "progress": progress, "data": {"given_up": 0}, "model": model}
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_what_a_newer_gateway_tells_beside_is_left_out(view: dict[str, Any]) -> 
 
 
 def test_a_job_that_has_too_little_to_tell_is_refused_with_what_is_missing(view: dict[str, Any]) -> None:
-    assert_refused(whatif({**TYPES, "layers": []}, "--job", "ctr"), "layers", "no layers beside --job")
+    assert_refused(whatif({**TYPES, "layers": []}, "--job", "ctr"), "layers: leave it out beside --job")
     unknown = {"types": [*TYPES["types"], {"name": "z", "price_per_hour": 1.0}]}
     refused = whatif(unknown, "--job", "ctr")
     assert refused.exit_code == 2
@@ -126,6 +126,8 @@ def test_a_job_that_has_too_little_to_tell_is_refused_with_what_is_missing(view:
     assert_refused(whatif(TYPES, "--job", "ctr"), "--job = ctr", "a job with a plan: ask again")
     view["model"] = None
     assert_refused(whatif(TYPES, "--job", "ctr"), "--job = ctr", "a fitted model")
+    view["spec"] = {"program": {"command": ["train"]}}
+    assert_refused(whatif(TYPES, "--job", "ctr"), "--job = ctr", "a job that trains a model")
 
 
 def test_what_finds_nothing_says_no_more_than_that() -> None:

@@ -45,6 +45,8 @@ def problem_of(
 
     Raises BadInput for a job that has too little to tell.
     """
+    if view["spec"].get("program"):
+        refuse("--job", view["name"], "a job that trains a model: a program's layers are not known")
     model, plan, progress = model_of(view), view["plan"], view["progress"]
     if not plan:
         refuse("--job", view["name"], "a job with a plan: ask again once `stretto jobs` shows one")

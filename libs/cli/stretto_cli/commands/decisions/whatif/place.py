@@ -162,7 +162,7 @@ def _of_job(file: str, job: str, options: GatewayOptions) -> PlacementProblem:
     given = read_json(file, OfJob)
     for field in ("layers", "profile_batch"):
         if field in (given.model_extra or {}):
-            refuse(field, "", f"no {field} beside --job: they are those of {job}")
+            raise BadData(f"{field}: leave it out beside --job, since it is that of {job}")
     types = _types_of(given.types)
     with options.connect() as gateway:
         view = gateway.job(job)
@@ -241,5 +241,6 @@ def _view(result: dict[str, Any], problem: PlacementProblem) -> RenderableType:
         proof = f"at most {gap_to_lower(result['cost'], result['bound']):.2%} above the least"
     return Group(
         made,
-        f"{result['throughput']:,.0f} samples/s for {result['cost']:.2f} in all, {proof}; {result['solve_s']:.3f} s",
+        f"{result['throughput']:,.0f} samples/s (at least {problem.throughput_limit:,.0f}) for {result['cost']:.2f} in "
+        f"all, {proof}; {result['solve_s']:.3f} s",
     )
