@@ -130,4 +130,4 @@ def test_a_misspelt_service_is_named_with_those_that_there_are(place: Engine) ->
         env=place.environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode != 0
-    assert "no distribution stretto-planer; there are actuator, arbiter" in done.stdout + done.stderr
+    assert "SERVICE=planer: no folder of that name; there are actuator, arbiter" in done.stdout + done.stderr

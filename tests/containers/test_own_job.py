@@ -139,7 +139,7 @@ def stretto(trained: Installation, folder: Path, *arguments: str) -> str:
         cwd=folder,
         env={
             **os.environ,
-            "STRETTO_CLI_URL": trained.gateway.url,
+            "STRETTO_CLI_URL": f"http://127.0.0.1:{trained.port}",
             "STRETTO_CLI_TOKEN": trained.token,
             "CLICKS_LABEL": "clicked",
         },
