@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from html import escape
 from typing import NamedTuple
 
-from stretto_wire.contract.registry import ANYBODY, CHANNELS, SERVICES, Channel
+from stretto_wire.contract.registry import ANYBODY, CHANNELS, DECIDER, SERVICES, Channel
 
 FONT = 'font-family="system-ui, sans-serif" font-size="13"'
 BOX, INK, PALE, GROUND = "#3f51b5", "#7a859c", "#c5cae9", "#ffffff"
@@ -72,7 +72,7 @@ def services() -> str:
 def events() -> str:
     """Draw which service reads which event."""
     rows = [each for each in CHANNELS if each.kind == "evt"]
-    readers = [*(each for each in SERVICES if each != "gateway"), "worker", "ps"]
+    readers = [*(each for each in SERVICES if each != "gateway"), DECIDER, "worker", "ps"]
     left, top, row, column = 330, 30, 20, 84
     parts = [_text(name, left + column * n, 16, INK) for n, name in enumerate(readers)]
     for n, channel in enumerate(rows):

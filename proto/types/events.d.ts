@@ -757,6 +757,24 @@ export interface NetworkSpec {
   egress?: boolean;
 }
 
+/** An object of another controller asks for a size: planner and arbiter see it as this job, which nobody else runs. ``spec.program.object`` names the object. */
+export interface ObjectAdopted {
+  /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
+  job: string;
+  spec: JobSpec;
+  submitted_by?: string;
+  /** lower-case letters, digits and hyphens, at most 63 */
+  team?: string;
+}
+
+/** An object is Stretto's no more: it has ended, is gone, or asks for no size any more. */
+export interface ObjectReleased {
+  /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
+  job: string;
+  ending: "complete" | "failed" | "gone";
+  reason: string;
+}
+
 /** Forecast of the memory of a job's parameter servers, and the limit that they need. */
 export interface OomForecast {
   /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
@@ -1008,6 +1026,8 @@ export interface ProgramSpec {
   consistent?: boolean;
   /** resize restart as it is stored: beside live */
   together?: boolean;
+  /** at level 0, the object whose pods another controller runs, as in Job/training/my-dlrm; the decider states it, and nobody else may */
+  object?: string | null;
 }
 
 /** Forecast of the memory of one parameter server (DLRover-RM section 5.3). */
@@ -1307,6 +1327,32 @@ export interface Shortfall {
   lacking: boolean;
 }
 
+/** An object is to have another number of pods: one patch is written for it. */
+export interface SizeDecided {
+  /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
+  job: string;
+  /** Counts the decisions on this object; the object's annotation ``stretto.dev/decision`` names the last one. */
+  number: number;
+  purpose: "grow" | "shrink" | "back" | "fit";
+  before: number;
+  count: number;
+  reason: string;
+}
+
+/** The plan is in force as far as the object's controller lets it be: the plan is what the object may have at most. ``plan.workers`` is that number, and ``count`` the number of pods that the object has. */
+export interface SizeSettled {
+  /** a DNS label: lower-case letters, digits and hyphens, at most 63; one token of a subject */
+  job: string;
+  version: number;
+  plan: Plan;
+  took_s: number;
+  /** Decision that ended; 0: nothing was written. */
+  number: number;
+  outcome: "accepted" | "refused" | "taken";
+  count: number;
+  reason: string;
+}
+
 /** Parts of the time of a training step (DLRover-RM Eq. 2-5), seconds per step. ``emb_s`` pull of embedding rows, ``grad_s`` local computation, ``upd_s`` slowest update in a parameter server, ``sync_s`` dense pull and push less the update. ``read_s``: the wait until the step's batch was prepared, which no part of the training model explains (GoldMiner, section 3.3). */
 export interface StepTimes {
   emb_s: number;
@@ -1479,6 +1525,10 @@ export interface Events {
   "checkpoint-restored": CheckpointRestored;
   "columns-restored": ColumnsRestored;
   "checkpoint-failed": CheckpointFailed;
+  "object-adopted": ObjectAdopted;
+  "size-decided": SizeDecided;
+  "size-settled": SizeSettled;
+  "object-released": ObjectReleased;
   "oom-forecast": OomForecast;
 }
 

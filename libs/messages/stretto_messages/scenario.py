@@ -7,6 +7,8 @@ from stretto_messages.books import AppliedBooks, ColumnBooks, CompletedBooks, Ep
 from stretto_messages.values import CheckpointRef, Metadata, ParameterServer, Plan, Shard, StepTimes
 
 JOB = "ctr-ranking-42"
+OBJECT_JOB = "my-dlrm-3f2a91bc"
+"""The job of an object that another controller runs."""
 NOW_S = 1_795_000_000.25
 
 PLAN = Plan(
@@ -17,6 +19,9 @@ WIDER = Plan(
 )
 LARGEST = Plan(
     workers=8, ps=4, worker_cpu_cores=4.0, ps_cpu_cores=2.0, worker_memory_bytes=4 * GIB, ps_memory_bytes=2 * GIB
+)
+OBJECT_PLAN = Plan(
+    workers=6, ps=1, worker_cpu_cores=2.0, ps_cpu_cores=0.001, worker_memory_bytes=4 * GIB, ps_memory_bytes=2**20
 )
 TIMES = StepTimes(emb_s=0.0041, grad_s=0.0185, upd_s=0.0032, sync_s=0.0027)
 MISS_RATIOS = (

@@ -30,6 +30,7 @@ def profile_of(spec: JobSpec) -> JobProfile:
         devices_asked=resources.workers.devices,
         stages=resources.workers.stages,
         watched=spec.level == 0,
+        elsewhere=spec.program is not None and spec.program.object is not None,
     )
 
 

@@ -99,7 +99,8 @@ async def replay(streams: Streams, service: Service, job: str, overrides: Mappin
         RuntimeFault: nothing of the job is stored, or a setting is refused.
     """
     facts = await streams.facts(Stream.FACTS)
-    submitted = await read(streams, Excerpt(subject=(f"*.evt.v1.gateway.job-submitted.{job}",)))
+    begins = ("gateway.job-submitted", "decider.object-adopted")
+    submitted = await read(streams, Excerpt(subject=tuple(f"*.evt.v1.{name}.{job}" for name in begins)))
     if not submitted:
         why = await streams.unreadable() or ["it never was, or it is older than events are kept"]
         raise RuntimeFault(f"the stream holds no submission of {job!r}: {'; '.join(why)}")

@@ -83,6 +83,13 @@ class ProgramSpec(Spec):
         description="resize restart as it is stored: beside live",
     )
 
+    object: Annotated[str, StringConstraints(min_length=1, max_length=300)] | None = Field(
+        default=None,
+        exclude_if=lambda value: value is None,
+        description="at level 0, the object whose pods another controller runs, as in Job/training/my-dlrm; the "
+        "decider states it, and nobody else may",
+    )
+
     @property
     def guarantee(self) -> int:
         """Level of the promise about the program's samples."""
@@ -164,6 +171,8 @@ def check_program(program: ProgramSpec | None, model: Any) -> None:
         raise Unfit("level 1 or 2: at level 0 the program takes no samples", "level")
     if program is not None and program.together and not program.level:
         raise Unfit("live or none at level 0, which runs all of its program in one worker", "resize")
+    if program is not None and program.level and program.object is not None:
+        raise Unfit("leave it out from level 1 on: the object's pods would take no samples", "object")
     if program is not None and program.level and program.progress is not None:
         raise Unfit("leave it out from level 1 on: stretto.agent.samples tells the steps", "progress")
     if program is None and model is not None and not has_model:
@@ -211,7 +220,7 @@ def _check_resources(resources: Any, program: ProgramSpec) -> None:
     if initial is not None and (initial.servers or initial.groups):
         named = "groups" if initial.groups else "ps"
         raise Unfit("leave ps, ps_cpu_cores, ps_memory_bytes and groups out beside program", "initial", named)
-    if program.level == 0 and count.max != 1:
+    if program.level == 0 and count.max != 1 and program.object is None:
         raise Unfit("1 at level 0: each worker would run all of the program", "workers", "count", "max")
     if program.consistent and not program.together and count.max != 1:
         one = "1 at level 2, since programs of several workers do not stand at one step when a checkpoint is taken; or "

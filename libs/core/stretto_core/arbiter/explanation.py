@@ -57,6 +57,10 @@ def why(choice: Choice) -> list[str]:
     of = f"of {found.objective} " if found.objective != problem.objective else ""
     faster = candidate.throughput / computed.throughput - 1
     bar = f"{need:+.0%}: {choice.gain_fraction_min:.0%} and {relative_error(candidate):.0%} of error"
+    if choice.profile.elsewhere:
+        pods = f"{computed.plan.workers} to {candidate.plan.workers}"
+        speed = [f"{pods} pods of an object whose speed nobody measures: it counts as that of its pods, {faster:+.0%}"]
+        return [*speed, f"costs {option.cost:+.4f} per hour; {term} = {found.term:.3g}"]
     judged = (
         f"needed were {bar}"
         if faster >= need

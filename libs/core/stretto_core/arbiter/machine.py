@@ -28,6 +28,7 @@ from stretto_messages.actuator import (
 from stretto_messages.arbiter import GetCluster, GetClusterReply, ReplacementDecided
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanRequested
+from stretto_messages.objects.decider import ObjectReleased
 from stretto_messages.oom import OomForecast
 from stretto_messages.planner import CandidatesComputed, DataWorkersProposed, PlanProposed
 from stretto_messages.values import Resources
@@ -63,6 +64,7 @@ JobEvent = (
     | JobCancelled
     | JobFailed
     | JobFinished
+    | ObjectReleased
     | BackgroundSolved
 )
 ArbiterEvent = Tick | JobOpened | JobEvent
@@ -169,7 +171,7 @@ class ArbiterMachine:
                 self._applied(job, event, now)
             case OomForecast():
                 memory.note_forecast(job, event)
-            case JobCompleted() | JobCancelled() | JobFailed() | JobFinished():
+            case JobCompleted() | JobCancelled() | JobFailed() | JobFinished() | ObjectReleased():
                 self._ended(job, event, now)
             case ReplacementAsked() | ReplacementEnded():
                 answers += self._replacement(job, event)
@@ -225,9 +227,11 @@ class ArbiterMachine:
                 job.plan.pod(event.role, job.profile.extended, event.device), now, event.detail or event.reason
             )
 
-    def _ended(self, job: JobState, event: JobCompleted | JobCancelled | JobFailed | JobFinished, now: float) -> None:
+    def _ended(
+        self, job: JobState, event: JobCompleted | JobCancelled | JobFailed | JobFinished | ObjectReleased, now: float
+    ) -> None:
         """Count its pods until they are gone: a completed job still saves and evaluates; others are stopped."""
-        job.finished = job.finished or isinstance(event, JobFinished)
+        job.finished = job.finished or isinstance(event, JobFinished | ObjectReleased)
         if job.plan is None or (job.finished and not job.pods):
             self._forget(job)
         elif isinstance(event, JobFinished):

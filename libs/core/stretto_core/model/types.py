@@ -154,6 +154,7 @@ class JobProfile:
     to the servers' disks, on each at most ``spill_limit_bytes``; None: what is free. ``devices_asked``: the types of
     devices that its workers may have beside cores, or ``ANY_DEVICE``; ``devices``: those of them that there are.
     ``stages``: how many its workers are to have, or ``auto``. ``watched``: it runs a program that tells no samples.
+    ``elsewhere``: it is an object whose pods another controller runs.
     """
 
     batch_size: int
@@ -173,6 +174,7 @@ class JobProfile:
     devices: tuple[DeviceType, ...] = ()
     stages: Stages = 1
     watched: bool = False
+    elsewhere: bool = False
 
     def __post_init__(self) -> None:
         require("batch_size", self.batch_size, 1)

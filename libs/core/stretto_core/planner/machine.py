@@ -12,6 +12,7 @@ from stretto_messages.base import RATE_MAX
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.gateway import DataWorkersRequested, JobCancelled
+from stretto_messages.objects.decider import ObjectReleased
 from stretto_messages.planner import (
     CandidatesComputed,
     HistoryMatched,
@@ -50,6 +51,7 @@ from stretto_core.model.types import JobOpened, JobProfile
 from stretto_core.planner.exploration import next_measurement
 from stretto_core.planner.mixing import LEAST_LOG_SD, PlanTrial, fronts, measured_plan, trial
 from stretto_core.planner.prediction import prediction
+from stretto_core.planner.programs.elsewhere import proportional
 from stretto_core.planner.programs.sizing import sized
 from stretto_core.planner.staging import (
     first_stages,
@@ -77,6 +79,7 @@ PlannerEvent = (
     | JobCompleted
     | JobCancelled
     | JobFailed
+    | ObjectReleased
 )
 
 RATES_KEPT = 256
@@ -136,7 +139,7 @@ class PlanMachine:
                 state.refused.append(wanted)
                 state.refused_at_s, state.pending = now, False
             case PlanApplied(version=version) if version > state.applied_version:
-                self._applied(event)
+                return self._applied(event, state.profile)
             case JobProgressed():
                 self._progressed(event)
             case DataWorkersDecided() | DataWorkersRequested():
@@ -145,7 +148,7 @@ class PlanMachine:
                 return self._measured(event, state.profile, now)
             case ModelFitted():
                 return self._fitted(event, now)
-            case JobCompleted() | JobCancelled() | JobFailed():
+            case JobCompleted() | JobCancelled() | JobFailed() | ObjectReleased():
                 return self._ended(event, now)
             case _:
                 pass
@@ -226,7 +229,7 @@ class PlanMachine:
         if event.kind == "measure":
             state.explored += 1
 
-    def _applied(self, event: PlanApplied) -> None:
+    def _applied(self, event: PlanApplied, profile: JobProfile) -> list[Action]:
         """Note the plan in force. The change's time refines the expected overhead of changes of its kind (Eq. 8)."""
         state = self.state
         before, overheads = state.plan, state.overheads or self.settings.overheads
@@ -235,13 +238,16 @@ class PlanMachine:
         state.stage_windows = 0
         self._forget_refusals()
         state.decided_version = max(state.decided_version, event.version)
+        if profile.elsewhere:
+            return [Emit(proportional(state.job, event.version, event.plan, profile))]
         if before is None:
-            return
+            return []
         moved, wasted_s = abs(event.plan.ps - before.ps), self._wasted_s(event.took_s)
         if moved:
             state.overheads = replace(overheads, ps_change_s=(overheads.ps_change_s + wasted_s / moved) / 2)
         elif event.plan.worker_places != before.worker_places:
             state.overheads = replace(overheads, worker_change_s=(overheads.worker_change_s + wasted_s) / 2)
+        return []
 
     def _forget_refusals(self) -> None:
         """Propose refused plans again, and so resume an exploration that they ended: there may be room now."""
@@ -356,7 +362,7 @@ class PlanMachine:
             self._forget_refusals()
         return self._advise()
 
-    def _ended(self, event: JobCompleted | JobCancelled | JobFailed, now: float) -> list[Action]:
+    def _ended(self, event: JobCompleted | JobCancelled | JobFailed | ObjectReleased, now: float) -> list[Action]:
         """Record a completed job in the history, with the plan that served it."""
         state, profile, fitted = self.state, self.state.profile, self.state.model
         state.ended, state.completed = True, isinstance(event, JobCompleted)

@@ -32,10 +32,11 @@ from stretto_messages import (
     profiler,
 )
 from stretto_messages.base import POD_PATTERN, Message
+from stretto_messages.objects import decider
 
 from ..codec import decode
 from ..errors import WireError
-from .submission import JobSubmitted, PreviewPlan
+from .submission import JobSubmitted, ObjectAdopted, PreviewPlan
 
 Kind = Literal["evt", "tel", "rpc", "pod"]
 Scope = Literal["job", "cluster"]
@@ -75,7 +76,9 @@ OPERATOR = "operator"
 """User of the command and of whoever makes the streams; may do everything within the account."""
 FORWARDER = "forwarder"
 """Optional service that posts events to endpoints outside."""
-USERS = (*SERVICES, FORWARDER, OPERATOR)
+DECIDER = "decider"
+"""Optional service that decides the sizes of objects which other controllers run."""
+USERS = (*SERVICES, FORWARDER, DECIDER, OPERATOR)
 """Users of the bus with a name of their own; pods and outside tools have others."""
 
 ANYBODY = "*"
@@ -188,6 +191,7 @@ CHANNELS: tuple[Channel, ...] = (
         "checkpoints",
         "oom",
         "actuator",
+        "decider",
     ),
     _event("gateway", "plan-requested", gateway.PlanRequested, cluster("arbiter")),
     _event("gateway", "data-workers-requested", gateway.DataWorkersRequested, cluster("arbiter"), "planner"),
@@ -211,7 +215,7 @@ CHANNELS: tuple[Channel, ...] = (
     _event("planner", "plan-proposed", planner.PlanProposed, cluster("arbiter")),
     _event("planner", "candidates-computed", planner.CandidatesComputed, cluster("arbiter")),
     _event("planner", "data-workers-proposed", planner.DataWorkersProposed, cluster("arbiter")),
-    _event("arbiter", "plan-decided", arbiter.PlanDecided, "planner", "actuator", "profiler", "oom"),
+    _event("arbiter", "plan-decided", arbiter.PlanDecided, "planner", "actuator", "profiler", "oom", "decider"),
     _event("arbiter", "plan-refused", arbiter.PlanRefused, "planner"),
     _event("arbiter", "replacement-decided", arbiter.ReplacementDecided, "actuator"),
     _event("arbiter", "data-workers-decided", arbiter.DataWorkersDecided, "planner", "actuator"),
@@ -274,6 +278,10 @@ CHANNELS: tuple[Channel, ...] = (
     _event("checkpoints", "checkpoint-restored", checkpoints.CheckpointRestored, "dispatcher", "actuator"),
     _event("checkpoints", "columns-restored", checkpoints.ColumnsRestored, "dispatcher"),
     _event("checkpoints", "checkpoint-failed", checkpoints.CheckpointFailed, "actuator"),
+    _event("decider", "object-adopted", ObjectAdopted, "planner", cluster("arbiter")),
+    _event("decider", "size-decided", decider.SizeDecided),
+    _event("decider", "size-settled", decider.SizeSettled, "planner", cluster("arbiter")),
+    _event("decider", "object-released", decider.ObjectReleased, "planner", cluster("arbiter")),
     _event("oom", "oom-forecast", oom.OomForecast, cluster("arbiter")),
     _telemetry("worker", pods.WorkerReported, "profiler"),
     _telemetry("ps", pods.PsReported, "profiler"),

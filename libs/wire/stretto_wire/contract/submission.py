@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stretto_messages.base import CLUSTER, DEFAULT_TEAM, ClusterKey, Message, Name, Team, example
-from stretto_messages.scenario import JOB, METADATA
+from stretto_messages.base import CLUSTER, DEFAULT_TEAM, GIB, ClusterKey, Message, Name, Team, example
+from stretto_messages.scenario import JOB, METADATA, OBJECT_JOB
 
 from ..jobspec.spec import JobSpec
 
@@ -42,6 +42,32 @@ class JobSubmitted(Message):
 
 
 example(JobSubmitted(job=JOB, spec=SPEC, submitted_by="ada", team="ads"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ObjectAdopted(JobSubmitted):
+    """An object of another controller asks for a size: planner and arbiter see it as this job, which nobody else runs.
+
+    ``spec.program.object`` names the object.
+    """
+
+
+example(
+    ObjectAdopted(
+        job=OBJECT_JOB,
+        spec=JobSpec.parse(
+            {
+                "name": OBJECT_JOB,
+                "program": {"command": ["Job/training/my-dlrm"], "level": 0, "object": "Job/training/my-dlrm"},
+                "resources": {
+                    "workers": {"count": {"min": 1, "max": 8}, "cpu_cores": {"min": 2.0, "max": 2.0}},
+                    "initial": {"workers": 2, "worker_cpu_cores": 2.0, "worker_memory_bytes": 4 * GIB},
+                },
+            }
+        ),
+        submitted_by="Job/training/my-dlrm",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

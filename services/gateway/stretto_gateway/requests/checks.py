@@ -78,6 +78,13 @@ def check_entry(spec: JobSpec) -> None:
         raise Problem.of_wire(WireError.collected(found))
 
 
+def check_object(spec: JobSpec) -> None:
+    """Refuse a job that names an object: the object says for itself that it asks for a size. Raises Problem 422."""
+    if spec.program is not None and (name := spec.program.object) is not None:
+        remedy = "leave it out; an object with the annotation stretto.dev/size is taken in by the decider"
+        raise Problem.of_wire(WireError.collected([finding(("program", "object"), name, remedy)]))
+
+
 def check_extended(spec: JobSpec, cluster: Mapping[str, int]) -> None:
     """Refuse a job whose fewest pods need more units of an extended resource than the whole cluster has.
 

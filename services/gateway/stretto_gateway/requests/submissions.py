@@ -74,6 +74,7 @@ class Submissions:
             lambda: None if size_bytes is None else checks.check_size(size_bytes, self._settings.spec_bytes),
             lambda: checks.check_allowed(spec, message.submitted_by, self._settings.allowed, self._jobs),
             lambda: checks.check_entry(spec) if self._settings.code_is_here else None,
+            lambda: checks.check_object(spec),
             lambda: checks.check_extended(spec, self._settings.extended_resources),
             lambda: checks.check_devices(spec, self._settings.device_types),
             lambda: None if size_bytes is None else self._team_bytes.check(size_bytes, team),

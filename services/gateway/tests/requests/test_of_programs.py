@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Literal
 
 import pytest
 from stretto_gateway.problems import Problem
+from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.read_model.summaries import STALLED_S, as_of, summary
 from stretto_gateway.requests import checks
-from stretto_messages.base import NO_SERVERS
+from stretto_messages.arbiter import PlanDecided
+from stretto_messages.base import NO_SERVERS, example_of
+from stretto_messages.objects.decider import ObjectReleased, SizeSettled
 from stretto_messages.values import Plan
 from stretto_wire import JobSpec
+from stretto_wire.contract.submission import ObjectAdopted
 from stretto_wire.rest.views import JobView, PodView, Progress
 
 PLAN = Plan(2, NO_SERVERS[0], 1.0, NO_SERVERS[1], 2**30, NO_SERVERS[2])
@@ -91,3 +97,27 @@ def test_books_of_a_failed_program_say_what_was_reported() -> None:
     told = "a has failed, and its ledger is not open: level 1. 300 of 900 samples were reported as trained, at most 40"
     assert checks.program_books(view(1, status="failed")).startswith(told)
     assert checks.program_books(view(0, status="failed")).endswith("level 0"), "there are no samples to tell of"
+
+
+def test_an_object_of_another_controller_is_the_deciders_to_state() -> None:
+    program = {"command": ["x"], "level": 0, "object": "Job/training/my-dlrm"}
+    with pytest.raises(Problem, match="object") as caught:
+        checks.check_object(JobSpec.parse({"name": "a", "program": program}))
+    assert "stretto.dev/size" in caught.value.remedy
+    checks.check_object(view(0).spec)
+
+
+@pytest.mark.parametrize(("ending", "status"), [("complete", "finished"), ("failed", "failed"), ("gone", "cancelled")])
+def test_an_object_is_shown_as_a_job_from_its_adoption_to_its_end(
+    ending: Literal["complete", "failed", "gone"], status: str
+) -> None:
+    projection, adopted = Projection(), example_of(ObjectAdopted)
+    settled = example_of(SizeSettled)
+    plan = replace(example_of(PlanDecided), job=adopted.job, version=settled.version, plan=settled.plan)
+    for second, fact in enumerate((adopted, plan, settled, settled), 1):
+        projection.apply(fact, second, float(second))
+    shown = projection.jobs[adopted.job]
+    assert (shown.level, shown.applied_version, shown.submitted_by) == (0, settled.version, "Job/training/my-dlrm")
+    assert shown.decisions[-1].outcome.applied_at_s == 3.0, "the first time counts"
+    projection.apply(replace(example_of(ObjectReleased), ending=ending, reason="so it is"), 5, 5.0)
+    assert (shown.status, shown.reason) == (status, "so it is")

@@ -11,6 +11,7 @@ from stretto_messages.arbiter import PlanDecided, PlanRefused
 from stretto_messages.base import Message
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.gateway import DataWorkersRequested, JobCancelled, PlanRequested
+from stretto_messages.objects.decider import ObjectReleased, SizeSettled
 from stretto_messages.planner import CandidatesComputed, HistoryMatched, PlanProposed
 from stretto_wire.rest import views
 from stretto_wire.rest.sentences import sentence
@@ -52,6 +53,11 @@ class JobFold(Fold):
     @fold.register
     def _(self, message: JobFailed) -> None:
         self._end("failed", message.reason)
+
+    @fold.register
+    def _(self, message: ObjectReleased) -> None:
+        endings: dict[str, views.Status] = {"complete": "finished", "failed": "failed", "gone": "cancelled"}
+        self._end(endings[message.ending], message.reason)
 
     @fold.register
     def _(self, message: JobProgressed) -> None:
@@ -203,6 +209,8 @@ class JobFold(Fold):
 
     @fold.register
     def _(self, message: PlanApplied) -> None:
+        if isinstance(message, SizeSettled) and message.version == self.view.applied_version:
+            return  # told again with each change of size under the same plan
         self.view.applied_version = message.version
         for decision in reversed(self.view.decisions):
             if decision.version == message.version:

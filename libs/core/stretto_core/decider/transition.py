@@ -1,0 +1,48 @@
+"""Changes of size as the API server shows them, from which their ends are derived: Kueue answers nobody."""
+
+from __future__ import annotations
+
+from stretto_messages.base import counted
+from stretto_messages.objects.decider import Outcome
+
+from stretto_core.decider.observations import ObjectObserved
+from stretto_core.decider.state import SizeWrite
+
+
+def at_rest(seen: ObjectObserved) -> bool:
+    """Return True if no transition is open: one workload, admitted with the size that the object asks for, whose pods
+    are all ready, and no pod that still ends."""
+    if seen.suspended or seen.terminating or len(seen.workloads) != 1:
+        return False
+    workload = seen.workloads[0]
+    return workload.state == "admitted" and workload.count == seen.count == seen.ready == seen.active
+
+
+def waits_for_admission(seen: ObjectObserved) -> bool:
+    """Return True if none of the object's workloads is admitted: it has no pods, and a patch disturbs nothing."""
+    return all(workload.state != "admitted" for workload in seen.workloads) and len(seen.workloads) < 2
+
+
+def outcome_of(write: SizeWrite, seen: ObjectObserved) -> tuple[Outcome, str] | None:
+    """Return the end of a decision that was written, and the reason in words. None: its transition is under way."""
+    if seen.count != write.count:
+        return "taken", f"the object's controller wrote {seen.count}: an order, and no conflict with {write.count}"
+    newest = seen.workloads[-1] if seen.workloads else None
+    is_admitted = newest is not None and newest.state == "admitted" and len(seen.workloads) == 1
+    if is_admitted and newest.count == seen.ready == write.count and not seen.suspended:
+        return "accepted", f"{counted(seen.ready, 'pod')} admitted and ready"
+    if write.purpose != "fit" and (seen.suspended or (newest is not None and newest.state == "evicted")):
+        return "taken", "Kueue has suspended the object, and takes its quota back"
+    return None
+
+
+def what_lacks(write: SizeWrite, seen: ObjectObserved) -> str:
+    """Return what a change of size waits for."""
+    newest = seen.workloads[-1] if seen.workloads else None
+    if newest is None:
+        return "Kueue has no workload of that size"
+    if newest.state != "admitted":
+        return f"Kueue has reserved no quota for {newest.name}"
+    if len(seen.workloads) > 1 or newest.count != write.count:
+        return f"{newest.name} has not replaced the workload before it"
+    return f"{seen.ready} of {counted(write.count, 'pod')} are ready"

@@ -1,0 +1,1 @@
+"""Messages about objects that another controller runs."""
