@@ -50,7 +50,7 @@ from stretto_runtime.settings import (
     StoreSettings,
     TeamsSettings,
 )
-from stretto_wire.contract.registry import ANYBODY, CHANNELS, FORWARDER, SERVICES, Channel
+from stretto_wire.contract.registry import ANYBODY, CHANNELS, DECIDER, FORWARDER, SERVICES, Channel
 from stretto_wire.contract.schemas import message_schema, schema_name
 from stretto_wire.jobspec.devices import DeviceTypeSpec
 from stretto_wire.jobspec.schema import Schema, job_schema
@@ -227,7 +227,7 @@ def settings() -> str:
         if shared is DeviceSettings:
             parts += ["A type of devices has these fields.\n", table(("field", *head[1:]), _of_type(DeviceTypeSpec))]
         known |= own
-    for service in (*SERVICES, FORWARDER):
+    for service in (*SERVICES, FORWARDER, DECIDER):
         module = importlib.import_module(f"stretto_{service}.settings")
         found = cast(type[Settings], getattr(module, f"{service.capitalize()}Settings"))
         own = set(found.model_fields) - known
@@ -287,7 +287,7 @@ def _default(field: FieldInfo) -> str:
 def events() -> str:
     """Return every event with its readers and fields, as the registry has it."""
     parts: list[str] = []
-    for service in SERVICES:
+    for service in (*SERVICES, DECIDER):
         own = [each for each in CHANNELS if each.kind == "evt" and each.service == service]
         parts += [f"## {service}\n"] if own else []
         for channel in own:

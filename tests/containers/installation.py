@@ -151,4 +151,4 @@ def installed(engine: Engine, *arguments: str, own: Path | None = None) -> Itera
         installation.down()
 
 
-EVERY_SERVICE = tuple(name for name in SERVICES if name != "forwarder")
+EVERY_SERVICE = tuple(name for name in SERVICES if name not in ("forwarder", "decider"))

@@ -40,12 +40,13 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of namespaced objects."""
+    """A kind of objects, of a namespace or of the whole cluster."""
 
     group: str
     version: str
     plural: str
     name: str
+    namespaced: bool = True
 
     @property
     def api_version(self) -> str:
@@ -53,7 +54,8 @@ class Kind:
 
     def path(self, namespace: str, *rest: str) -> str:
         root = f"/apis/{self.group}" if self.group else "/api"
-        return "/".join([root, self.version, "namespaces", namespace, self.plural, *(part for part in rest if part)])
+        where = ["namespaces", namespace] if self.namespaced else []
+        return "/".join([root, self.version, *where, self.plural, *(part for part in rest if part)])
 
 
 PODS = Kind("", "v1", "pods", "Pod")

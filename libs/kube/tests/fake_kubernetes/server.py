@@ -65,6 +65,8 @@ class Server:
         for root in ("/api/v1", "/apis/{group}/{version}"):
             for rest in ("", "/{name}", "/{name}/{sub}"):
                 app.router.add_route("*", f"{root}/namespaces/{{namespace}}/{{plural}}{rest}", self._handle)
+        for rest in ("", "/{name}"):  # of the whole cluster
+            app.router.add_route("*", f"/apis/{{group}}/{{version}}/{{plural}}{rest}", self._handle)
         self._runner = web.AppRunner(app, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self._port)
@@ -90,7 +92,7 @@ class Server:
             self._authorize(request, plural, sub)
             if self.failures:
                 raise Refused(self.failures.pop(0), "InternalError", "as the test wants it")
-            if plural not in self.resources or request.match_info["namespace"] != self.namespace:
+            if plural not in self.resources or request.match_info.get("namespace", self.namespace) != self.namespace:
                 raise Refused(404, "NotFound", "the server could not find the requested resource")
             return await self._answer(request, plural, request.match_info.get("name", ""), sub)
         except Refused as refused:
@@ -202,6 +204,8 @@ class Server:
             assert made is not None
             self.storage.owners_of(made).fields = {manager: set(leaves(wanted))}
             return answer
+        if wanted["metadata"].get("resourceVersion") not in (None, known["metadata"]["resourceVersion"]):
+            raise Refused(409, "Conflict", f'Operation cannot be fulfilled on {plural} "{name}": it was modified')
         one = apply(known, wanted, self.storage.owners_of(known), manager, force)
         return web.json_response(self._stored(plural, name, one, sub))
 

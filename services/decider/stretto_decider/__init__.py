@@ -1,0 +1,1 @@
+"""Decides the sizes of objects that another controller runs."""

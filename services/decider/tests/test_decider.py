@@ -1,0 +1,151 @@
+"""An elastic Job under Kueue grows into quota that gets free and gives it back, with the reasons of each step: real
+decider, planner, arbiter and nats-server, the API server of the tests, and the model of Kueue behind it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_kubernetes import Cluster, running_cluster
+from stretto_arbiter.service import Arbiter
+from stretto_arbiter.settings import ArbiterSettings
+from stretto_bus import Client
+from stretto_core.decider.kueue import DECISION, job_of
+from stretto_decider.service import JOBS, Decider
+from stretto_decider.settings import DeciderSettings
+from stretto_installation.server import EmbeddedServer
+from stretto_kube import Api
+from stretto_messages.base import GIB
+from stretto_messages.objects.decider import ObjectReleased, SizeDecided, SizeSettled
+from stretto_planner.service import Planner
+from stretto_planner.settings import PlannerSettings
+from stretto_runtime import Runner
+from stretto_runtime.replay import replay
+from stretto_runtime.streams import BusStreams
+
+from tests.live_bus import live_bus
+from tests.waits import until
+
+from .kueue_on_server import KueueOnServer, elastic_job, rigid_job
+
+ROLE = {
+    *(("jobs", verb) for verb in ("list", "watch", "patch")),
+    *((kind, verb) for kind in ("workloads", "localqueues", "clusterqueues") for verb in ("list", "watch")),
+    ("events", "create"),
+}
+"""Rights that the chart grants."""
+ROOM: dict[str, Any] = {"cpu_cores": 64, "memory_bytes": 256 * GIB}
+
+
+class Stage:
+    """The cluster with its queue of eight cores, the services beside it, and what the decider has told."""
+
+    def __init__(self, cluster: Cluster, kueue: KueueOnServer, user: Api, client: Client) -> None:
+        self.cluster, self.kueue, self.user, self.client = cluster, kueue, user, client
+        self.facts: list[Any] = []
+
+    async def follow(self) -> None:
+        async for event in self.client.events(patterns=["evt.v1.decider.>"]):
+            self.facts.append(event.message)
+
+    def job(self, name: str) -> Any:
+        return self.cluster.storage.get("jobs", name)
+
+    async def has(self, name: str, ready: int) -> None:
+        """Wait until the Job asks for so many pods and all are ready."""
+        await until(lambda: self.pods(name) == (ready, ready), self.told)
+
+    def pods(self, name: str) -> tuple[int, int]:
+        """Pods that a Job asks for, and that are ready."""
+        one = self.job(name)
+        return one["spec"]["parallelism"], one.get("status", {}).get("ready", 0)
+
+    def told(self) -> Any:
+        return self.facts, self.cluster.storage.all("jobs"), self.cluster.storage.all("workloads")
+
+    def events(self, reason: str) -> list[str]:
+        return [each["message"] for each in self.cluster.storage.all("events") if each["reason"] == reason]
+
+
+@contextlib.asynccontextmanager
+async def serving(server: EmbeddedServer, folder: Path, cluster: Cluster) -> AsyncIterator[None]:
+    common = {"nats_url": server.url, "state_folder": folder}
+
+    def own(name: str) -> dict[str, Any]:
+        return {**common, "nats_credentials": server.login(name).credentials}
+
+    where = {"kubernetes_config": cluster.kubeconfig("decider"), "kubernetes_namespace": cluster.server.namespace}
+    services = [
+        Planner(PlannerSettings(**own("planner"), **ROOM)),
+        Arbiter(ArbiterSettings(**own("arbiter"), **ROOM, settle_s=0, round_s=0)),
+        Decider(DeciderSettings(**own("decider"), **where, look_s=0.2)),
+    ]
+    runners = [Runner(each) for each in services]
+    tasks = [asyncio.create_task(each.run()) for each in runners]
+    try:
+        yield
+    finally:
+        for runner in runners:
+            runner.stop()
+        await asyncio.gather(*tasks)
+
+
+@pytest.fixture
+async def stage(tmp_path: Path) -> AsyncIterator[Stage]:
+    async with live_bus(tmp_path) as (server, client), running_cluster(tmp_path / "cluster") as cluster:
+        cluster.server.allowed["decider"] = {(verb, kind) for kind, verb in ROLE}
+        kueue = KueueOnServer(cluster, 8)
+        user = await Api.connect("kubectl", cluster.server.namespace, cluster.kubeconfig())
+        made = Stage(cluster, kueue, user, client)
+        async with serving(server, tmp_path, cluster):
+            tasks = [asyncio.create_task(kueue.run()), asyncio.create_task(made.follow())]
+            yield made
+            for task in tasks:
+                task.cancel()
+        await user.close()
+
+
+async def test_a_job_grows_into_free_quota_and_gives_it_back_and_each_step_is_explained(stage: Stage) -> None:
+    await stage.user.create(JOBS, rigid_job("other", 5, 0))
+    await stage.has("other", 5)
+    await stage.user.create(JOBS, elastic_job("my-dlrm", 1, 6))
+    await stage.has("my-dlrm", 3)  # of eight cores the other one has five
+    assert "room for 2 more pods; the plan allows 6" in stage.job("my-dlrm")["metadata"]["annotations"][DECISION]
+
+    await stage.user.delete(JOBS, "other")
+    await stage.has("my-dlrm", 6)
+    assert stage.kueue.most_alive == 8, "Kueue gave the quota back at once, and the other one's pods took their time"
+
+    stage.kueue.model.preempt("my-dlrm", "write", 2)  # an order: the decider writes nothing against it
+    await stage.user.create(JOBS, rigid_job("urgent", 6, 1))
+    await stage.has("urgent", 6)
+    await stage.has("my-dlrm", 2)
+    await until(lambda: getattr(stage.facts[-1], "outcome", "") == "taken", stage.told)
+    assert "an order" in stage.facts[-1].reason
+
+    decided = [fact for fact in stage.facts if isinstance(fact, SizeDecided)]
+    assert [(each.purpose, each.before, each.count) for each in decided] == [("grow", 1, 3), ("grow", 3, 6)]
+    assert len(stage.events("SizeDecided")) == 2
+    assert stage.events("SizeAccepted")
+    assert stage.events("SizeTaken")
+
+    job = job_of(stage.job("my-dlrm"))
+    await stage.user.delete(JOBS, "my-dlrm")
+    await until(lambda: isinstance(stage.facts[-1], ObjectReleased), stage.told)
+    done = await replay(BusStreams(stage.client.bus), Decider(DeciderSettings()), job)
+    assert done.reproduced
+    assert done.count("same") == len(stage.facts)
+    assert {fact.outcome for fact in stage.facts if isinstance(fact, SizeSettled)} == {"accepted", "taken"}
+
+
+async def test_an_object_that_cannot_be_sized_is_told_why(stage: Stage) -> None:
+    job = elastic_job("my-dlrm", 1, 6)
+    del job["metadata"]["annotations"]["stretto.dev/max"]
+    await stage.user.create(JOBS, job)
+    await until(lambda: stage.events("SizeNotDecided"), stage.told)
+    assert "stretto.dev/max is None; state a number of pods" in stage.events("SizeNotDecided")[0]
+    assert stage.facts == []
