@@ -82,6 +82,7 @@ EVERYTHING: dict[str, Any] = {
     },
     "services": {
         "forwarder": {"enabled": True},
+        "decider": {"enabled": True},
         "gateway": {"autoscaling": {"enabled": True}},
         "planner": {"autoscaling": {"enabled": True}},
     },

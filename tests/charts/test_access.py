@@ -34,6 +34,11 @@ RESOURCES = {
     "TRAINING_JOBS": "trainingjobs",
     "LEASES": "leases",
     "NETWORK_POLICIES": "networkpolicies",
+    "JOBS": "jobs",
+    "WORKLOADS": "workloads",
+    "LOCAL_QUEUES": "localqueues",
+    "CLUSTER_QUEUES": "clusterqueues",
+    "EVENTS": "events",
 }
 VERBS = {
     "get": {"get"},
@@ -47,9 +52,12 @@ VERBS = {
 }
 """Verbs that a call of stretto_kube asks of the API server; what is applied may have to be created."""
 SUBRESOURCES = ("resize", "status")
+EXISTING = {("jobs", "create")}
+"""Objects that are applied only with the version that was read, which creates none."""
 CODE = {
     "actuator": ["services/actuator/stretto_actuator/kubernetes/*.py"],
     "gateway": ["services/gateway/stretto_gateway/training_jobs/*.py", "libs/kube/stretto_kube/lease.py"],
+    "decider": ["services/decider/stretto_decider/*.py"],
 }
 
 Right = tuple[str, str]
@@ -64,7 +72,7 @@ def used(service: str) -> set[Right]:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
     ]
-    return {right for call in calls for right in rights_of(call)}
+    return {right for call in calls for right in rights_of(call)} - EXISTING
 
 
 def rights_of(call: ast.Call) -> Iterator[Right]:
@@ -82,8 +90,9 @@ def rights_of(call: ast.Call) -> Iterator[Right]:
 
 
 def granted(objects: list[Object], service: str) -> set[Right]:
-    (role,) = [each for each in of_kind(objects, "Role") if component(each) == service]
-    return {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    roles = [each for each in of_kind(objects, "Role", "ClusterRole") if component(each) == service]
+    rules = [rule for role in roles for rule in role["rules"]]
+    return {(resource, verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
 
 
 class TestRights:
@@ -96,7 +105,11 @@ class TestRights:
 
     def test_are_of_one_namespace_and_name_no_more_than_they_must(self) -> None:
         objects = rendered(EVERYTHING)
-        assert of_kind(objects, "ClusterRole", "ClusterRoleBinding") == []
+        of_cluster = of_kind(objects, "ClusterRole", "ClusterRoleBinding")
+        assert [component(each) for each in of_cluster] == ["decider", "decider"]
+        assert of_cluster[0]["rules"] == [
+            {"apiGroups": ["kueue.x-k8s.io"], "resources": ["clusterqueues"], "verbs": ["list", "watch"]}
+        ]
         for role in of_kind(objects, "Role"):
             assert role["metadata"]["namespace"] == "jobs"
             for rule in role["rules"]:
@@ -113,7 +126,7 @@ class TestRights:
 
 class TestAccounts:
     def test_tokens_are_mounted_only_where_the_api_is_asked(self) -> None:
-        for values, asking in (({}, {"actuator"}), (EVERYTHING, {"actuator", "gateway"})):
+        for values, asking in (({}, {"actuator"}), (EVERYTHING, {"actuator", "gateway", "decider"})):
             objects = rendered(values)
             mounted = {
                 component(each)
@@ -176,6 +189,7 @@ EGRESS: dict[str, set[int]] = {
     **{name: BUS for name in ("profiler", "fitter", "planner", "arbiter", "dispatcher", "oom", "provision")},
     "checkpoints": BUS | {6379},
     "actuator": BUS | {443, 6443},
+    "decider": BUS | {443, 6443},
     "gateway": BUS | {443, 6443, 3200},
     "forwarder": BUS | {443},
     "test": BUS | {8000, 8080},

@@ -64,6 +64,10 @@ STRETTO_TEAMS_QUOTA_HOLDER: {{ $values.teams.quotaHolder }}
 {{- if eq .name "forwarder" }}
 STRETTO_FORWARDER_ENDPOINTS_FILE: /run/stretto/endpoints.yaml
 {{- end }}
+{{- if eq .name "decider" }}
+STRETTO_DECIDER_KUBERNETES_NAMESPACE: {{ $values.decider.namespace | default (include "stretto.trainer.namespace" .root) }}
+STRETTO_DECIDER_REFUSED_AFTER_S: {{ include "stretto.text" $values.decider.refusedAfterSeconds | quote }}
+{{- end }}
 {{- end }}
 
 {{/* Lists of names that a job may use: those of the values, and those that it would get anyway */}}
