@@ -41,7 +41,7 @@ def test_an_example_is_answered_with_the_fields_that_are_explained(
 
 
 def test_every_command_that_reads_a_file_has_an_example() -> None:
-    assert {name for name, _ in COMMANDS} == {"fit", "pareto", "allocate", "place", "memory", "spill"}
+    assert {name for name, _ in COMMANDS} == {"fit", "pareto", "allocate", "place", "memory", "spill", "resize"}
     assert len(FILES) == TEXT.count("```csv") + TEXT.count("```json")
 
 

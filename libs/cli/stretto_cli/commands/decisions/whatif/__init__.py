@@ -10,7 +10,7 @@ from stretto_core.algorithms import KINDS
 from ....command import CommandGroup
 from ....options import OutputForm, OutputOption, answer
 from ....render import table
-from . import allocate, fit, memory, pareto, place, select, spill
+from . import allocate, fit, memory, pareto, place, resize, select, spill
 
 GROUP = CommandGroup(__name__, "whatif", "Decisions", "Ask for any decision offline, on files.")
 
@@ -36,3 +36,4 @@ GROUP.command("stretto whatif select candidates.json")(select.select)
 GROUP.command("stretto whatif fit profiles.csv --predict plans.csv")(fit.fit)
 GROUP.command("stretto whatif memory series.csv --capacity-gib 16 --samples-remaining 1000000")(memory.memory)
 GROUP.command("stretto whatif spill curve.json")(spill.spill)
+GROUP.command("stretto whatif resize -f job.yaml")(resize.resize)

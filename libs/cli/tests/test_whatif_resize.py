@@ -1,0 +1,87 @@
+"""`stretto whatif resize`: Jobs of Kueue in a file."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asking import RUNNER, assert_refused, changed, command
+from stretto_cli.main import app
+from test_whatif_examples import FILES
+
+whatif, document_of = command("whatif resize -f -")
+OBJECTS: dict[str, Any] = json.loads(FILES["job.json"])
+ANNOTATIONS = "items.0.metadata.annotations"
+
+
+def decided(document: Any, *options: str) -> Any:
+    [found] = document_of(document, *options)["objects"]
+    return found
+
+
+def test_a_job_grows_into_the_room_of_its_queue_up_to_its_plan() -> None:
+    found = decided(OBJECTS)
+    assert (found["before"], found["size"], found["purpose"], found["room"]) == (1, 4, "grow", 3)
+    assert "room for 3 more pods" in found["reason"]
+    assert decided(OBJECTS, "--plan", "2")["size"] == 2
+    assert decided(OBJECTS, "--plan", "1")["purpose"] == "none"
+
+
+def test_quota_of_pods_that_still_end_is_not_free() -> None:
+    other = changed(OBJECTS["items"][0], "metadata.uid", "another")
+    other = changed(changed(other, "metadata.name", "other"), "metadata.annotations", {})
+    other["status"] = {"terminating": 2}
+    found = decided({"items": [*OBJECTS["items"], other]})
+    assert (found["size"], found["room"]) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        ("items.0.status", {"active": 1, "ready": 0}, "a transition is open"),
+        ("items.1.status", {}, "my-dlrm-1 of 1 is pending"),
+        ("items.3.status.pendingWorkloads", 1, "others wait in its queue"),
+        ("items.3.spec", {}, "quota for 0 more"),
+    ],
+)
+def test_nothing_is_written_for_a_reason(path: str, value: object, told: str) -> None:
+    found = decided(changed(OBJECTS, path, value))
+    assert (found["size"], found["purpose"]) == (1, "none")
+    assert told in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value", "told"),
+    [
+        ("stretto.dev/max", "many", "stretto.dev/max is 'many'; state a number of pods from 1 to 1000"),
+        ("stretto.dev/min", "7", "stretto.dev/min is 7; give at most stretto.dev/max, which is 6"),
+        ("kueue.x-k8s.io/elastic-job", "false", 'state "true"'),
+        ("kueue.x-k8s.io/job-min-parallelism", "2", "leave it out"),
+    ],
+)
+def test_a_job_that_cannot_be_sized_is_told_the_field_and_the_remedy(annotation: str, value: str, told: str) -> None:
+    annotations = {**OBJECTS["items"][0]["metadata"]["annotations"], annotation: value}
+    found = decided(changed(OBJECTS, ANNOTATIONS, annotations))
+    assert not found["feasible"]
+    assert told in found["reason"]
+
+
+def test_a_file_without_such_a_job_is_refused() -> None:
+    assert_refused(whatif(changed(OBJECTS, ANNOTATIONS, {})), "stretto.dev/size")
+    assert_refused(whatif("kind: {"), "FILE")
+    assert_refused(whatif("[1]"), "object 1")
+
+
+def test_the_page_asks_for_a_size_and_reads_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "pages" / "how-to" / "kueue.md").read_text()
+    [job] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    [typed] = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("objects.yaml").write_text(job)
+    program, *arguments = typed.split()
+    shown = RUNNER.invoke(app, arguments)
+    assert program == "stretto"
+    assert "Job/default/my-dlrm: 1 → 1 pods (none): a transition is open" in " ".join(shown.stdout.split())
