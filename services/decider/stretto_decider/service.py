@@ -72,8 +72,8 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
         """Machines of this replica that have an object, by job."""
         self._told: dict[str, Message] = {}
         """The last observation of each job, which its machine may not have handled yet."""
-        self._noted: dict[str, tuple[int, int]] = {}
-        """The decisions and ends of decisions of which each object has events."""
+        self._noted: dict[str, int] = {}
+        """The end of a decision, by its number, of which each object has the last event."""
         self._unfit: dict[str, str] = {}
 
     # ---- hooks ------------------------------------------------------------------------------------------------
@@ -219,23 +219,18 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
                 await self.observe(job, PatchRefused(job=job, number=write.number, reason=bounded(str(fault))))
             elif fault.status != 409:  # then it has changed since it was read, which its watch tells
                 raise
+        else:
+            await self._event(one, f"{job[-8:]}.{write.number}", "SizeDecided", in_words(write))
 
     # ---- what the object's owner reads ------------------------------------------------------------------------
 
     async def _note(self, one: Object, state: DeciderState) -> None:
-        """Make an event of the last decision, and of how the last one ended."""
-        job = state.job
-        decided, settled = self._noted.get(job, (0, 0))
-        write = state.write
-        if write is not None and write.written and write.number > decided:
-            await self._event(one, f"{job[-8:]}.{write.number}", "SizeDecided", in_words(write))
-            decided = write.number
-        if state.ends > settled:
-            told = f"{state.outcome}: {state.outcome_reason}"
-            warns = state.outcome == "refused"
-            await self._event(one, f"{job[-8:]}.end-{state.ends}", f"Size{state.outcome.title()}", told, warns)
-            settled = state.ends
-        self._noted[job] = decided, settled
+        """Make an event of how the last decision ended."""
+        job, ends = state.job, state.ends
+        if ends > self._noted.get(job, 0):
+            told, warns = f"{state.outcome}: {state.outcome_reason}", state.outcome == "refused"
+            await self._event(one, f"{job[-8:]}.end-{ends}", f"Size{state.outcome.title()}", told, warns)
+            self._noted[job] = ends
 
     async def _event(self, one: Object, name: str, reason: str, message: str, warns: bool = False) -> None:
         assert self._api is not None

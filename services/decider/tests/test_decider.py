@@ -59,6 +59,11 @@ class Stage:
         """Wait until the Job asks for so many pods and all are ready."""
         await until(lambda: self.pods(name) == (ready, ready), self.told)
 
+    async def accepted(self, name: str, count: int) -> None:
+        """Wait until a Job has so many pods, and the decision that gave it them has ended."""
+        await self.has(name, count)
+        await until(lambda: isinstance(last := [None, *self.facts][-1], SizeSettled) and last.count == count, self.told)
+
     def pods(self, name: str) -> tuple[int, int]:
         """Pods that a Job asks for, and that are ready."""
         one = self.job(name)
@@ -113,25 +118,25 @@ async def test_a_job_grows_into_free_quota_and_gives_it_back_and_each_step_is_ex
     await stage.user.create(JOBS, rigid_job("other", 5, 0))
     await stage.has("other", 5)
     await stage.user.create(JOBS, elastic_job("my-dlrm", 1, 6))
-    await stage.has("my-dlrm", 3)  # of eight cores the other one has five
+    await stage.accepted("my-dlrm", 3)  # of eight cores the other one has five
     assert "room for 2 more pods; the plan allows 6" in stage.job("my-dlrm")["metadata"]["annotations"][DECISION]
 
-    await stage.user.delete(JOBS, "other")
-    await stage.has("my-dlrm", 6)
-    assert stage.kueue.most_alive == 8, "Kueue gave the quota back at once, and the other one's pods took their time"
+    await stage.user.patch(JOBS, "other", {"spec": {"parallelism": 1}})  # Kueue gives the quota of four back at once
+    await stage.accepted("my-dlrm", 6)
+    assert stage.kueue.most_alive == 8, "the pods of the other one took their time to end"
 
+    await stage.user.create(JOBS, rigid_job("urgent", 5, 1))
+    await until(lambda: "urgent" in stage.kueue.model.jobs, stage.told)
     stage.kueue.model.preempt("my-dlrm", "write", 2)  # an order: the decider writes nothing against it
-    await stage.user.create(JOBS, rigid_job("urgent", 6, 1))
-    await stage.has("urgent", 6)
+    await stage.has("urgent", 5)
     await stage.has("my-dlrm", 2)
     await until(lambda: getattr(stage.facts[-1], "outcome", "") == "taken", stage.told)
-    assert "an order" in stage.facts[-1].reason
+    assert "wrote 2 in place of 6: an order" in stage.facts[-1].reason
 
     decided = [fact for fact in stage.facts if isinstance(fact, SizeDecided)]
     assert [(each.purpose, each.before, each.count) for each in decided] == [("grow", 1, 3), ("grow", 3, 6)]
     assert len(stage.events("SizeDecided")) == 2
-    assert stage.events("SizeAccepted")
-    assert stage.events("SizeTaken")
+    await until(lambda: stage.events("SizeAccepted") and stage.events("SizeTaken"), stage.told)
 
     job = job_of(stage.job("my-dlrm"))
     await stage.user.delete(JOBS, "my-dlrm")
