@@ -28,8 +28,9 @@ def outcome_of(write: SizeWrite, seen: ObjectObserved) -> tuple[Outcome, str] | 
     if seen.count != write.count:
         return "taken", f"the object's controller wrote {seen.count}: an order, and no conflict with {write.count}"
     newest = seen.workloads[-1] if seen.workloads else None
-    is_admitted = newest is not None and newest.state == "admitted" and len(seen.workloads) == 1
-    if is_admitted and newest.count == seen.ready == write.count and not seen.suspended:
+    sole = newest if len(seen.workloads) == 1 else None
+    is_met = sole is not None and sole.state == "admitted" and sole.count == seen.ready == write.count
+    if is_met and not seen.suspended:
         return "accepted", f"{counted(seen.ready, 'pod')} admitted and ready"
     if write.purpose != "fit" and (seen.suspended or (newest is not None and newest.state == "evicted")):
         return "taken", "Kueue has suspended the object, and takes its quota back"
