@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from . import checksums, kernels
 from .errors import InputRefused
 from .kernels import Kernels
-from .layout import ENTRY_BYTES, Layout, RowFormat
+from .layout import Layout, RowFormat
 from .optimizers import Optimizer, schedules
 from .parts import ABSENT, ARENAS, ASLEEP, INDEX_BYTES, STAMPS, TableParts
 from .policy import PolicyState, RowAccount, Unseen, stamps_of
@@ -36,6 +36,8 @@ _ADDRESSES_MAX = 2**45
 """Addresses that all reservations may take, of the 2^47 of a process."""
 _PART_BYTES_MAX = 2**40
 _OFFSET_MAX = 2**48
+LOOKED_BYTES = 2
+"""Copied bytes that take as long as one entry that is looked at for a difference (measured)."""
 _ANY = -1
 """A length of an array that is not prescribed."""
 
@@ -903,12 +905,12 @@ def _changed(
     if not since_epoch:
         stop = max(first, min(size, first + count))
         return slice(first, stop), stop, (stop - first) * row_bytes
-    stop = max(first, min(size, first + max(1, bytes_max // ENTRY_BYTES)))
+    stop = max(first, min(size, first + max(1, bytes_max // LOOKED_BYTES)))
     chosen = first + np.flatnonzero(parts.entries(bucket)["epoch"][first:stop] > since_epoch)
     if len(chosen) > count:
         chosen = chosen[:count]
         stop = int(chosen[-1]) + 1
-    return chosen, stop, max(len(chosen) * row_bytes, (stop - first) * ENTRY_BYTES)
+    return chosen, stop, max(len(chosen) * row_bytes, (stop - first) * LOOKED_BYTES)
 
 
 def _bytes(array: np.ndarray) -> Bytes:

@@ -34,6 +34,7 @@ from stretto_parameters.optimizers import SGD, Adagrad, Adam
 from stretto_parameters.optimizers.schedules import Exponential
 from stretto_parameters.records import fingerprint
 from stretto_parameters.reference import Reference, initial_weights, read_weights, write_weights
+from stretto_parameters.store import LOOKED_BYTES
 
 TABLES = (
     Table(3, Adagrad(Exponential(0.1, 0.5, 40)), seed=1),
@@ -604,8 +605,8 @@ def test_a_range_of_few_changes_looks_at_a_bounded_number_of_rows() -> None:
     store.push(a_push(1))
     epoch = store.next_epoch()
     store.push(a_push(2, keys=KEYS[11:12]))
-    assert [store.export_range(1, epoch, 0, first, 48)[1:] for first in (0, 3)] == [(0, 3), (1, 0)]
-    (raw, _), *place = store.export_range(1, epoch, 0, 3, 48)
+    assert [store.export_range(1, epoch, 0, first, 3 * LOOKED_BYTES)[1:] for first in (0, 3)] == [(0, 3), (1, 0)]
+    (raw, _), *place = store.export_range(1, epoch, 0, 3, 3 * LOOKED_BYTES)
     assert (raw.keys.tolist(), place) == (KEYS[11:12].tolist(), [1, 0])
 
 

@@ -42,8 +42,36 @@ class WorkerSeen:
     idle_seconds: float
 
 
+Ranges = tuple[list[tuple[RawBucket, ...]], int, int]
+"""Ranges of buckets, and the table and the row of the last bucket where its next range begins: 0, 0 after its last."""
+NO_RANGES: Ranges = ([], 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """Columns as a server froze them: progress, dense slices and ranges of buckets at that instant.
+
+    slices: the first of the columns' slices, as many as the message has room for, if there are any.
+    """
+
+    progress: Progress
+    slices: RawSlices | None = None
+    ranges: Ranges = NO_RANGES
+
+    def is_whole(self, columns: Sequence[int]) -> bool:
+        """Return whether all of these columns, which were frozen, came."""
+        found, table, first = self.ranges
+        return not (table or first) and len(found) + (0 if self.slices is None else len(self.slices.ids)) == len(
+            columns
+        )
+
+    @property
+    def nbytes(self) -> int:
+        return (self.slices.nbytes if self.slices else 0) + sum(each.nbytes for raw in self.ranges[0] for each in raw)
+
+
 _CLASSES: dict[str, type[Any]] = {
-    each.__name__: each for each in (Applied, Progress, RawBucket, RawSlices, ServerStats, WorkerSeen)
+    each.__name__: each for each in (Applied, Frozen, Progress, RawBucket, RawSlices, ServerStats, WorkerSeen)
 }
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from stretto_parameters import Applied, Own, Progress, RawBucket, RawSlices
 
 from . import codec
-from .codec import ServerStats, WorkerSeen
+from .codec import Frozen, Ranges, ServerStats, WorkerSeen
 from .layout import F32, I64, Layout
 from .link import Access, Link
 from .protocol import Kind
@@ -60,6 +60,15 @@ class Control:
         wanted = None if expect is None else int(expect)
         return self._ask("set_own", [int(c) for c in columns], int(to), wanted, whole=whole)
 
+    def freeze_and_export(
+        self, columns: Sequence[int], since_epoch: int, bytes_max: int, known_finished: int
+    ) -> Frozen | None:
+        if self._link.freezes:
+            return self._ask("freeze_and_export", list(columns), since_epoch, bytes_max, known_finished)
+        if self.set_own(columns, Own.FROZEN, Own.MINE, whole=True) != len(columns):
+            return None
+        return Frozen(self.all_progress(known_finished))
+
     def clear(self) -> None:
         self._ask("clear")
 
@@ -104,9 +113,7 @@ class Control:
     def next_epoch(self) -> int:
         return self._ask("next_epoch")
 
-    def export_ranges(
-        self, buckets: Sequence[int], since_epoch: int, table: int, first: int, bytes_max: int
-    ) -> tuple[list[tuple[RawBucket, ...]], int, int]:
+    def export_ranges(self, buckets: Sequence[int], since_epoch: int, table: int, first: int, bytes_max: int) -> Ranges:
         asked = "export_ranges", list(buckets), since_epoch, table, first, bytes_max
         found, next_table, next_first = self._ask(*asked)
         return [tuple(raw) for raw in found], next_table, next_first

@@ -15,11 +15,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 from stretto_parameters import Code, InputRefused, Own, Progress, Pulled, Push, RawBucket, Store
-from stretto_parameters.layout import ENTRY_BYTES
-from stretto_parameters.store import checksum_of
+from stretto_parameters.layout import RowFormat
+from stretto_parameters.store import LOOKED_BYTES, checksum_of
 from stretto_parameters.tiers import Filling, fill
 
-from .codec import ServerStats, WorkerSeen
+from .codec import Frozen, Ranges, ServerStats, WorkerSeen
 from .layout import I64, U64, Layout
 from .spilling import Pulls, Spill, awake, look_ahead
 from .turns import SharedLock, Turn
@@ -51,6 +51,32 @@ def _import_ranges(store: Store, ranges: Sequence[tuple[int, Sequence[RawBucket]
     """Write ranges of buckets, each as `Store.import_bucket` does: (bucket, rows, replace)."""
     for bucket, raw, replace in ranges:
         store.import_bucket(bucket, raw, replace=replace)
+
+
+def _freeze_and_export(
+    self: LockedStore, columns: Sequence[int], since_epoch: int, bytes_max: int, known_finished: int
+) -> Frozen | None:
+    """Freeze columns that are MINE, all or none; return what there is of them at that instant, None if of none.
+
+    Dense slices come first, then ranges of buckets as `export_ranges` copies them, as far as the bytes go. Columns that
+    cannot be copied are not frozen either.
+    """
+    changed = list[int]()
+
+    def freeze() -> None:
+        changed.append(self.unlocked.set_own(columns, Own.FROZEN, Own.MINE, whole=True))
+
+    try:
+        with self.turn.shared(freeze):
+            if changed != [len(columns)]:
+                return None
+            frozen, lacking = _begun_frozen(self.unlocked, columns, since_epoch, bytes_max, known_finished)
+        fill(lacking)
+    except BaseException:
+        if changed == [len(columns)]:
+            self.set_own(columns, Own.MINE, Own.FROZEN)
+        raise
+    return frozen
 
 
 class LockedStore:
@@ -179,6 +205,7 @@ class LockedStore:
 
     own = _under(_no_lock, Store.own)
     columns = _under(_no_lock, Store.columns)
+    freeze_and_export = _freeze_and_export
 
     def placement(self) -> tuple[I64, int]:
         """Return the state of each column: [columns] of Own, and the lineage of the owned columns."""
@@ -272,7 +299,7 @@ class LockedStore:
 
     def export_ranges(
         self, buckets: Sequence[int], since_epoch: int = 0, table: int = 0, first: int = 0, bytes_max: int = 2**40
-    ) -> tuple[list[tuple[RawBucket, ...]], int, int]:
+    ) -> Ranges:
         """Copy ranges of buckets at one instant, as `begun_ranges` says; their cold rows are read without the lock."""
         with self.turn.shared():
             found, at, begin, lacking = begun_ranges(self.unlocked, buckets, since_epoch, table, first, bytes_max)
@@ -304,6 +331,22 @@ class LockedStore:
             return self.unlocked.records.finished.array()
 
 
+def _begun_frozen(
+    store: Store, columns: Sequence[int], since_epoch: int, bytes_max: int, known_finished: int
+) -> tuple[Frozen, list[Filling]]:
+    """Copy what a mover takes of columns that are frozen, but for the cold rows."""
+    progress = store.records.progress(known_finished, only_new=True)
+    buckets = [column for column in columns if column < store.layout.buckets]
+    slices = [column - store.layout.buckets for column in columns if column >= store.layout.buckets]
+    at_once = max(1, bytes_max // RowFormat.of_slices(store.layout).row_bytes)
+    raw_slices = store.export_slices(np.array(slices[:at_once], np.int64)) if slices else None
+    bytes_max -= raw_slices.nbytes if raw_slices else 0
+    if len(slices) > at_once or bytes_max <= 0:
+        return Frozen(progress, raw_slices), []
+    found, table, first, lacking = begun_ranges(store, buckets, since_epoch, 0, 0, bytes_max)
+    return Frozen(progress, raw_slices, (found, table, first)), lacking
+
+
 def begun_ranges(
     store: Store, buckets: Sequence[int], since_epoch: int, table: int, first: int, bytes_max: int
 ) -> tuple[list[tuple[RawBucket, ...]], int, int, list[Filling]]:
@@ -319,7 +362,7 @@ def begun_ranges(
             raw, table, first, of_bucket = store.begin_range(bucket, since_epoch, table, first, bytes_max)
             found.append(raw)
             lacking += of_bucket
-            looked_at_bytes = ENTRY_BYTES * sum(rows for rows, _ in store.table_sizes(bucket))
+            looked_at_bytes = LOOKED_BYTES * sum(rows for rows, _ in store.table_sizes(bucket))
             bytes_max -= max(looked_at_bytes, sum(each.nbytes for each in raw))
             if table < len(raw):
                 break

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from stretto_messages.values import BUCKETS
@@ -22,6 +22,7 @@ from stretto_parameters.layout import RowFormat
 from stretto_parameters.policy.expiry import WRAPPED
 
 from ..errors import MigrationError, StrettoError
+from .codec import NO_RANGES, Frozen, Ranges
 from .control import Control
 from .layout import I64, Layout
 from .link import Access
@@ -194,7 +195,7 @@ def _groups(sources: Mapping[int, int]) -> list[tuple[int, tuple[int, ...]]]:
 
 
 def _move_group(
-    here: LockedStore | Control,
+    here: LockedStore,
     source: Control,
     columns: tuple[int, ...],
     known_finished: int = 0,
@@ -206,7 +207,7 @@ def _move_group(
     known_finished: marks of the source that are here already. ahead: copy buckets before they are frozen, too.
     """
     epoch = moved_bytes = 0
-    life = here.layout.rows.expire_samples if ahead and here.layout else 0
+    life = here.layout.rows.expire_samples if ahead else 0
     begun_at = source.applied().samples if life else None
     for _ in range(_AHEAD_COPIES if ahead else 0):
         before, epoch = epoch, source.next_epoch()
@@ -218,11 +219,12 @@ def _move_group(
         if copied_bytes <= _AHEAD_BYTES:
             break
     begun = time.perf_counter()
-    _freeze(source, columns)
+    frozen = _freeze(source, columns, epoch, known_finished)
     try:
-        if begun_at is not None and (source.applied().samples - begun_at)[[*columns]].max() > WRAPPED * life:
-            epoch = 0  # rows that expired at the source since they were copied would not be known here
-        moved_bytes += _copy(here, source, columns, epoch, known_finished)
+        if begun_at is not None and (frozen.progress.samples - begun_at)[[*columns]].max() > WRAPPED * life:
+            # rows that expired at the source since they were copied would not be known here
+            epoch, frozen = 0, replace(frozen, ranges=NO_RANGES)
+        moved_bytes += _copy(here, source, columns, frozen, epoch)
         states = source.own()[list(columns)]
         if not (states == Own.FROZEN).all():
             raise MigrationError(
@@ -245,13 +247,14 @@ def _unfit(source: Control, columns: tuple[int, ...], error: Exception) -> Migra
     return MigrationError(f"columns {columns[:8]} of ps-{source.server} do not fit here: {error}")
 
 
-def _freeze(source: Control, columns: tuple[int, ...]) -> None:
-    """Freeze columns that are MINE at the source, all or none: a column that another mover froze is not taken.
+def _freeze(source: Control, columns: tuple[int, ...], since_epoch: int, known_finished: int) -> Frozen:
+    """Freeze columns that are MINE at the source, all or none; return the first range of what changed after an epoch.
 
-    It waits for such a column without holding any other of the group. Raises MigrationError.
+    A column that another mover froze is not taken: it is waited for without holding any other of the group. Raises
+    MigrationError.
     """
     deadline = time.monotonic() + _OTHERS_FREEZE_S
-    while source.set_own(columns, Own.FROZEN, Own.MINE, whole=True) != len(columns):
+    while (frozen := source.freeze_and_export(columns, since_epoch, _RANGE_BYTES, known_finished)) is None:
         states = source.own()[list(columns)]
         if (states == Own.NOT_MINE).any() or time.monotonic() > deadline:
             raise MigrationError(
@@ -260,23 +263,34 @@ def _freeze(source: Control, columns: tuple[int, ...]) -> None:
                 "the plan lets the owner thaw a column that a dead mover froze"
             )
         time.sleep(_POLL_S)
+    return frozen
 
 
 def _copy_buckets(
-    here: LockedStore | Control, source: Control, columns: tuple[int, ...], since_epoch: int = 0, *, pace: float = 0.0
+    here: LockedStore,
+    source: Control,
+    columns: tuple[int, ...],
+    since_epoch: int = 0,
+    ready: Ranges = NO_RANGES,
+    *,
+    pace: float = 0.0,
 ) -> int:
     """Copy rows with their slots from source to here: all, or only rows changed after an epoch; return the bytes.
 
     They are copied by ranges, of one bucket or of several, so that neither a message nor a pause of the source grows
-    with them. While buckets are trained, rows change and are appended between two ranges. All of these rows have a
-    later epoch than the epoch that ended before the copy, so the difference that follows under the freeze has them. A
-    frozen bucket does not change. The first range of a whole copy replaces what a move that broke off may have left.
+    with them; `ready` is what came already of the first ones. While buckets are trained, rows change and are appended
+    between two ranges. All of these rows have a later epoch than the epoch that ended before the copy, so the
+    difference that follows under the freeze has them. A frozen bucket does not change. The first range of a whole copy
+    replaces what a move that broke off may have left.
     """
     moved_bytes = table = first = 0
     buckets = [column for column in columns if column < BUCKETS]
     while buckets:
         begun, is_begun = time.perf_counter(), bool(table or first)
-        found, table, first = source.export_ranges(buckets, since_epoch, table, first, _RANGE_BYTES)
+        found, table, first = (
+            ready if ready[0] else source.export_ranges(buckets, since_epoch, table, first, _RANGE_BYTES)
+        )
+        ready = NO_RANGES
         here.import_ranges(
             [
                 (bucket, raw, not since_epoch and not (is_begun and number == 0))
@@ -291,33 +305,50 @@ def _copy_buckets(
 
 
 def _copy(
-    here: LockedStore | Control,
+    here: LockedStore,
     source: Control,
     columns: tuple[int, ...],
+    frozen: Frozen,
     since_epoch: int = 0,
-    known_finished: int = 0,
 ) -> int:
     """Copy values, slots, progress and counters of frozen columns from source to here; return the bytes.
 
-    Rows are copied if they changed after `since_epoch` (0: all rows): the other rows are here already. So are the first
-    `known_finished` marks. Marks of shards that finished since must come with the records, which have lost these
-    shards: without a mark, a late push for such a shard would find offset 0 here.
+    frozen: what came as they were frozen. Rows are copied if they changed after `since_epoch` (0: all rows): the other
+    rows are here already. So are the marks that progress lacks. Marks of shards that finished since must come with the
+    records, which have lost these shards: without a mark, a late push for such a shard would find offset 0 here.
     """
-    moved_bytes = 0
+    moved_bytes = done = 0
     slices: I64 = np.array([c - BUCKETS for c in columns if c >= BUCKETS], np.int64)
-    layout = here.layout
-    count = max(1, _RANGE_BYTES // RowFormat.of_slices(layout).row_bytes) if layout else 1
-    for begin in range(0, len(slices), count):
-        raw_slices = source.export_slices(slices[begin : begin + count])
+    layout, raw_slices = here.layout, frozen.slices
+    if frozen.is_whole(columns) and layout.rows == EVERY_KEY:
+        _take_over(here, columns, frozen, replaces=not since_epoch)
+        return frozen.nbytes
+    count = max(1, _RANGE_BYTES // RowFormat.of_slices(layout).row_bytes)
+    while done < len(slices):
+        raw_slices = raw_slices or source.export_slices(slices[done : done + count])
         here.import_slices(raw_slices)
         moved_bytes += raw_slices.nbytes
-    moved_bytes += _copy_buckets(here, source, columns, since_epoch)
-    for bucket in (c for c in columns if c < BUCKETS and layout and layout.rows != EVERY_KEY):
+        done, raw_slices = done + len(raw_slices.ids), None
+    moved_bytes += _copy_buckets(here, source, columns, since_epoch, frozen.ranges)
+    for bucket in (c for c in columns if c < BUCKETS and layout.rows != EVERY_KEY):
         policy = source.export_policy(bucket)
         here.import_policy(bucket, policy)
         moved_bytes += policy.nbytes
-    here.merge_columns(columns, source.all_progress(known_finished))
+    here.merge_columns(columns, frozen.progress)
     return moved_bytes
+
+
+def _take_over(here: LockedStore, columns: tuple[int, ...], frozen: Frozen, *, replaces: bool) -> None:
+    """Take columns that came whole as they were frozen, in one hold of the lock: their pushes wait for it.
+
+    replaces: the rows come instead of those that are here, else over them, as a difference.
+    """
+    with here.turn.alone():
+        if frozen.slices is not None:
+            here.unlocked.import_slices(frozen.slices)
+        for bucket, raw in zip((c for c in columns if c < BUCKETS), frozen.ranges[0], strict=True):
+            here.unlocked.import_bucket(bucket, raw, replace=replaces)
+        here.unlocked.merge_columns(columns, frozen.progress)
 
 
 def _empty_leftovers(control: LockedStore | Control) -> None:
@@ -328,7 +359,7 @@ def _empty_leftovers(control: LockedStore | Control) -> None:
         control.drop_bucket(int(bucket))
 
 
-def _await_steps(here: LockedStore | Control, source: Control, wait_s: float, active_s: float) -> None:
+def _await_steps(here: LockedStore, source: Control, wait_s: float, active_s: float) -> None:
     """Wait until every active worker had a push accepted here, at most wait_s.
 
     The source is asked only once, because it may be overloaded.

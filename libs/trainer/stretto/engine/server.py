@@ -32,6 +32,7 @@ CONTROL = (
     "stats", "workers", "checksum", "known_layout", "next_epoch", "export_ranges", "import_bucket", "drop_bucket",
     "export_slices", "import_slices", "records", "all_progress", "merge_columns", "finished", "finish", "seed",
     "progress", "placement", "lineage", "export_policy", "import_policy", "cold_rows",
+    "freeze_and_export",
 )  # fmt: skip
 """The operations that others may ask for."""
 
@@ -171,7 +172,7 @@ class ParameterServer:
             self.adopt(Layout.from_dict(given))
         _, life = self._life_of(peer)
         answer = {"protocol": protocol.VERSION, "server": self.index, "life": life, "pid": os.getpid()}
-        return Kind.ANSWER, [json.dumps(answer | {"hints": True, "exchanges": True}).encode()]
+        return Kind.ANSWER, [json.dumps(answer | dict.fromkeys(protocol.KNOWN, True)).encode()]
 
     def _pull(self, message: Message, store: LockedStore) -> tuple[int, list[Any]]:
         return Kind.ANSWER, _pulled(store, *protocol.read_pull(self.layout, message.parts))

@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from shipped_planner import planned_from
-from stretto.engine import Control, Own, migration, one_table
+from stretto.engine import Control, Own, locked_store, migration, one_table, protocol
 from stretto.engine.migration import _copy
 from stretto.errors import MigrationError, ServerLost
 from stretto_core.dispatcher.book import fingerprint_of
-from stretto_parameters import RawBucket, RowPolicy
+from stretto_parameters import InputRefused, RawBucket, RowPolicy, Store
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.optimizers import Adam
 from trainer_harness import wait_for
@@ -59,6 +59,12 @@ class Training:
 def rescale(servers, target):
     """Carry out what the actuator would order: every destination takes its columns."""
     return carry_out(servers, planned_from(servers.layout, servers.controls(), target))
+
+
+def rescale_here(servers, target):
+    """The same where the servers are of this process."""
+    for destination, sources in planned_from(servers.layout, servers.controls(), target).items():
+        list(migration.move(servers.processes[destination], sources, servers.addresses))
 
 
 def carry_out(servers, planned):
@@ -130,8 +136,8 @@ def test_a_move_at_rest_changes_no_bit(cluster, training):
 
 
 @pytest.mark.parametrize("broke", ["after freeze", "after copy", "after taking over", "after release"])
-def test_a_move_that_broke_off_at_any_step_is_completed_by_the_next(cluster, training, broke):
-    servers = cluster(LAYOUT)
+def test_a_move_that_broke_off_at_any_step_is_completed_by_the_next(cluster_here, training, broke):
+    servers = cluster_here(LAYOUT)
     settle(servers, training, shards=2)
     checksum, samples = servers.checksum(), servers.samples()
     rows = sum(c.categories() for c in servers.controls())
@@ -139,15 +145,15 @@ def test_a_move_that_broke_off_at_any_step_is_completed_by_the_next(cluster, tra
     source, here = servers.control(0), servers.control(2)
     planned = planned_from(LAYOUT, servers.controls(), [0, 1, 2])[2]
     column = next(c for c, giver in planned.items() if giver == 0 and c < LAYOUT.buckets)
-    source.set_own([column], Own.FROZEN, Own.MINE)
+    frozen = source.freeze_and_export([column], 0, 2**20, 0)
     if broke != "after freeze":
-        _copy(here, source, (column,))
+        _copy(here, source, (column,), frozen)
     if broke in ("after taking over", "after release"):
         here.set_own([column], Own.MINE, Own.NOT_MINE)
     if broke == "after release":
         source.set_own([column], Own.NOT_MINE, Own.FROZEN)
-    rescale(servers, [0, 1, 2])
-    rescale(servers, [0, 1, 2])  # a frozen column is thawed first, and moved by the next plan
+    rescale_here(servers, [0, 1, 2])
+    rescale_here(servers, [0, 1, 2])  # a frozen column is thawed first, and moved by the next plan
     owned = np.array([c.own() for c in servers.controls()])
     assert (owned.sum(axis=0) == 1).all()
     assert servers.checksum() == checksum
@@ -156,6 +162,48 @@ def test_a_move_that_broke_off_at_any_step_is_completed_by_the_next(cluster, tra
     assert sum(int(c.raw_sizes().sum()) for c in servers.controls()) == rows, "leftovers are emptied"
     settle(servers, training, shards=2)  # all of it is applied already
     assert (servers.samples() == samples).all()
+
+
+@pytest.mark.parametrize("known", [protocol.KNOWN, ("hints", "exchanges")], ids=["now", "a server of before"])
+def test_workers_wait_for_two_requests_of_a_move_and_no_more(cluster_here, training, monkeypatch, known):
+    """One freezes and copies, one asks whether it still is frozen; a server of before is asked for each part."""
+    monkeypatch.setattr(protocol, "KNOWN", known)
+    servers = cluster_here(LAYOUT)
+    settle(servers, training)
+    checksum, samples, asked = servers.checksum(), servers.samples(), []
+    servers.add()
+    ask = Control._ask
+
+    def ask_and_note(control, name, *arguments, **named):
+        asked.append(f"{name} {Own(arguments[1]).name}" if name == "set_own" else name)
+        return ask(control, name, *arguments, **named)
+
+    monkeypatch.setattr(Control, "_ask", ask_and_note)
+    sources = dict.fromkeys([c for c in servers.control(0).columns() if c != 3], 0)
+    (_,) = migration.move(servers.processes[2], sources, servers.addresses)
+    parts = ["set_own FROZEN", "all_progress", "export_slices", "export_ranges", "own"]
+    frozen = ["freeze_and_export", "own"] if "freezes" in known else parts
+    assert asked[asked.index(frozen[0]) : asked.index("set_own NOT_MINE")] == frozen
+    assert servers.columns()[2] == sorted(sources)
+    assert servers.checksum() == checksum
+    assert (servers.samples() == samples).all()
+
+
+def test_columns_are_frozen_all_or_none_and_only_if_they_can_be_copied(cluster_here, training, monkeypatch):
+    servers = cluster_here(LAYOUT)
+    settle(servers, training)
+    source, wanted = servers.control(0), servers.control(0).columns()
+    assert source.freeze_and_export(wanted[:1], 0, 2**20, 0)
+    assert source.freeze_and_export(wanted[:2], 0, 2**20, 0) is None, "another mover has the first"
+    assert source.own()[wanted[:2]].tolist() == [Own.FROZEN, Own.MINE]
+
+    def refused(*arguments):
+        raise InputRefused("no copy")
+
+    monkeypatch.setattr(locked_store, "begun_ranges", refused)
+    with pytest.raises(InputRefused, match="no copy"):
+        source.freeze_and_export(wanted[1:3], 0, 2**20, 0)
+    assert source.own()[wanted[:3]].tolist() == [Own.FROZEN, Own.MINE, Own.MINE]
 
 
 def test_a_broken_off_move_resumes(cluster, training):
@@ -180,13 +228,13 @@ def test_no_mark_travels_while_a_column_is_frozen_but_those_of_shards_that_finis
     for bucket in range(4):  # empty ones would go at once
         giver.store.import_bucket(bucket, rows_of(bucket, 3))
     giver.store.finish(range(5000))
-    merge = type(taker.store).merge_columns
+    merge = Store.merge_columns
 
-    def merge_and_note(control, columns, progress):
+    def merge_and_note(store, columns, progress):
         travelled.append(progress.finished.tolist())
-        merge(control, columns, progress)
+        merge(store, columns, progress)
 
-    monkeypatch.setattr(type(taker.store), "merge_columns", merge_and_note)
+    monkeypatch.setattr(Store, "merge_columns", merge_and_note)
     monkeypatch.setattr(migration, "_is_slow", lambda source: False)  # else several columns go at once
     moving = migration.move(taker, dict.fromkeys(range(4), 0), servers.addresses, step_wait_s=0, freeze_bytes=0)
     next(moving)
@@ -230,8 +278,8 @@ def test_a_move_waits_for_columns_that_another_mover_has_frozen(cluster, trainin
     assert (servers.samples() == samples).all()
 
 
-def test_a_copy_that_somebody_thawed_meanwhile_is_dropped(cluster, training, monkeypatch):
-    servers = cluster(LAYOUT)
+def test_a_copy_that_somebody_thawed_meanwhile_is_dropped(cluster_here, training, monkeypatch):
+    servers = cluster_here(LAYOUT)
     worker = settle(servers, training)
     servers.add()
     source, here = servers.control(0), servers.control(2)
@@ -249,9 +297,11 @@ def test_a_copy_that_somebody_thawed_meanwhile_is_dropped(cluster, training, mon
     assert worker.progress(1000) == 256
 
 
-def test_rows_that_change_while_a_large_bucket_is_copied_arrive_as_they_are_in_the_end(cluster, training, monkeypatch):
+def test_rows_that_change_while_a_large_bucket_is_copied_arrive_as_they_are_in_the_end(
+    cluster_here, training, monkeypatch
+):
     """Pushes between the copy and the freeze change rows and make new ones. At rest, sums tell every bit."""
-    servers = cluster(LAYOUT)
+    servers = cluster_here(LAYOUT)
     worker = settle(servers, training)
     servers.add()
     worker.connect(dict(servers.addresses), wait=True)
@@ -262,7 +312,7 @@ def test_rows_that_change_while_a_large_bucket_is_copied_arrive_as_they_are_in_t
     def freeze_after_training(*arguments):
         training.train_shard(worker, 2000, attempt=1, length=640)
         sums.append(servers.checksum())
-        freeze(*arguments)
+        return freeze(*arguments)
 
     monkeypatch.setattr(migration, "_freeze", freeze_after_training)
     migration._move_group(here, source, (bucket,), ahead=True)
@@ -293,8 +343,10 @@ def test_a_bucket_larger_than_a_message_may_be_moves_by_ranges(cluster_here, tra
         return found
 
     def freeze_and_sum(*arguments):
-        freeze(*arguments)
+        frozen = freeze(*arguments)
+        asked.append(sum(raw.nbytes for raws in frozen.ranges[0] for raw in raws))
         sums.append(servers.checksum())
+        return frozen
 
     monkeypatch.setattr(Control, "export_ranges", export_and_train)
     monkeypatch.setattr(migration, "_freeze", freeze_and_sum)
@@ -343,7 +395,7 @@ def test_dense_slices_larger_than_a_message_may_be_move_one_by_one(cluster_here,
     monkeypatch.setattr(Control, "export_slices", lambda c, ids: asked.append(len(ids)) or export(c, ids))
     slices = [column for column in servers.control(0).columns() if column >= LAYOUT.buckets]
     list(migration.move(servers.processes[2], dict.fromkeys(slices, 0), servers.addresses))
-    assert asked == [1] * len(slices)
+    assert asked == [1] * (len(slices) - 1), "the first one came as they were frozen"
     assert here.columns() == slices
     assert servers.checksum() == checksum
 
@@ -413,9 +465,10 @@ def test_rows_that_expire_while_their_bucket_is_copied_stay_away(cluster_here, t
         return found
 
     def freeze_and_note(*arguments):
-        freeze(*arguments)
+        frozen = freeze(*arguments)
         asked.clear()
         states.append((servers.checksum(), source.export_policy(bucket).tobytes(), stamps_of(source, bucket)))
+        return frozen
 
     monkeypatch.setattr(Control, "export_ranges", export_and_train)
     monkeypatch.setattr(migration, "_freeze", freeze_and_note)
