@@ -233,8 +233,10 @@ class ChaosCourse:
         if record.plan is None:
             raise NotNow("the job has no plan yet")
         role, most = ("workers", WORKERS_MOST) if planned.kind == "scale-workers" else ("ps", PS_MOST)
-        now = record.plan[role]
-        others = [count for count in range(1, most + 1) if count != now]
+        # with fewer workers than stages the later ones would be gone
+        stages = 1 + max((group.get("stage", 0) for group in record.plan.get("groups", ())), default=0)
+        now, least = record.plan[role], stages if role == "workers" else 1
+        others = [count for count in range(least, most + 1) if count != now]
         count = others[min(int(planned.chance * len(others)), len(others) - 1)]
         seen, happening.at_s, happening.on = len(record.facts), time.time(), f"{now} → {count}"
         self.tell(f"[cyan]{planned.number}. {KINDS[planned.kind].title}[/cyan]: {happening.on}")

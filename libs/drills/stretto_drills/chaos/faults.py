@@ -92,6 +92,16 @@ class KillPod(PlannedFault):
         return record.over or bool(set(record.running(self.role)) - self._before)
 
 
+class KillStage(KillPod):
+    """Kill a worker of a later stage: the workers that asked it ask another one, or compute by themselves."""
+
+    def _victim(self) -> str:
+        staged = [pod.name for pod in self.target.record.pods.values() if pod.stage]
+        if not staged:
+            raise NotNow("no worker is of a later stage")
+        return self.target.pod(self.role, self.planned.chance, staged)
+
+
 class KillServer(KillPod):
     """Kill a parameter server: its columns come back from the last checkpoint, or everything does."""
 
@@ -418,6 +428,7 @@ FAULTS: dict[str, type[PlannedFault]] = {
     "worker-kill-migrating": KillPod,
     "worker-stop": StopWorker,
     "worker-slow": Throttled,
+    "stage-kill": KillStage,
     "ps-kill": KillServer,
     "ps-kill-cold": KillServerCold,
     "ps-hot": HotServer,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from stretto_messages.base import GIB
@@ -14,6 +15,8 @@ MODELS = {
 DATA_SEED = 7
 WORKERS, DATA_WORKERS = 2, 2
 WORKERS_MOST, PS_MOST = 3, 3
+STAGE, STAGE_WORKERS = "stage-1", 2
+"""The type of devices that workers of the second stage have, which is cores as any others, and their number."""
 CLUSTER_CPU_CORES = 8.0
 CLUSTER_MEMORY_BYTES = 32 * GIB
 """Claimed memory, of which a quarter would suffice: the machine's true size must not forbid a change of the plan."""
@@ -26,6 +29,10 @@ SPILLING_BYTES_OF_POLICY = 106 * 2**20
 MERGED = {"wire": {"pull": "bfloat16", "push": "int8", "push_every": 3}, "pipeline_from_step": 0}
 """Pushes of three batches: the last one of a shard of eight has two."""
 
+_SECOND_STAGE = {
+    "stage": 1, "first_layer": 1, "device": STAGE, "workers": STAGE_WORKERS, "cpu_cores": 0.5, "memory_bytes": 2 * GIB,
+}  # fmt: skip
+
 # short leases, windows and intervals: a minute has to show what takes hours in production
 SETTINGS = {
     "STRETTO_LEASE_S": "2",
@@ -37,6 +44,9 @@ SETTINGS = {
     "STRETTO_ACTUATOR_STOP_GRACE_S": "8",
     "STRETTO_CHECKPOINTS_RESTORE_PAUSE_S": "1",
     "STRETTO_PLANNER_WINDOW_S": "1",
+    "STRETTO_DEVICE_TYPES": json.dumps(
+        [{"name": STAGE, "price_per_hour": 0.01, "count": STAGE_WORKERS, "cpu_cores": 0.5, "memory": "2Gi"}]
+    ),
 }
 
 
@@ -50,12 +60,14 @@ def spec(
     *,
     spills: bool = False,
     has_policy: bool = False,
+    is_staged: bool = False,
 ) -> dict[str, Any]:
     """Return the job: two workers and two servers, which only the schedule changes, and so many data workers.
 
     ``model`` is one of MODELS. Its data come from a store so slow that all of its readers together need at least
     ``training_s``. ``spills``: its parameter servers get less memory than their rows take. ``has_policy``: rare keys
     get no row, rows expire and are rounded before they go to a disk, and workers push several batches at once, rounded.
+    ``is_staged``: its workers ask further ones for all but the rows of each step.
     """
     spilling_bytes = SPILLING_BYTES_OF_POLICY if has_policy else SPILLING_BYTES
     ps_memory_bytes = spilling_bytes if spills else 2 * GIB
@@ -80,7 +92,10 @@ def spec(
         "dataset": {"samples": samples, "batch_size": batch_size, "batches_per_shard": 8, "seed": DATA_SEED},
         "resources": {
             "fixed": True,
-            "workers": {"count": {"min": 1, "max": WORKERS_MOST}},
+            "workers": {
+                "count": {"min": 1, "max": WORKERS_MOST + is_staged * STAGE_WORKERS},
+                **({"devices": [STAGE], "stages": 2} if is_staged else {}),
+            },
             "ps": {
                 "count": {"min": 1, "max": PS_MOST},
                 "spill": "emergency",
@@ -88,12 +103,13 @@ def spec(
             },
             "data": _data(data_workers),
             "initial": {
-                "workers": WORKERS,
+                "workers": WORKERS + is_staged * STAGE_WORKERS,
                 "ps": 2,
                 "worker_cpu_cores": 0.5,
                 "ps_cpu_cores": 0.5,
                 "worker_memory_bytes": 2 * GIB,
                 "ps_memory_bytes": ps_memory_bytes,
+                **({"groups": [_SECOND_STAGE]} if is_staged else {}),
             },
         },
         **({"rows": {"admit": 2, "expire_samples": samples // 2, "warm": "bf16"}} if has_policy else {}),

@@ -39,6 +39,7 @@ class PodLife:
     name: str
     role: str
     started_s: float
+    stage: int = 0
     exited_s: float | None = None
     reason: str = ""
 
@@ -99,7 +100,7 @@ class StreamRecord:
             self.ended, self.reason = ENDS[name], data.get("reason", "")
 
     def _on_pod_started(self, time_s: float, data: Json) -> None:
-        self.pods[data["pod"]] = PodLife(data["pod"], data["role"], time_s)
+        self.pods[data["pod"]] = PodLife(data["pod"], data["role"], time_s, data.get("stage", 0))
 
     def _on_pod_exited(self, time_s: float, data: Json) -> None:
         pod = self.pods.setdefault(data["pod"], PodLife(data["pod"], data["role"], time_s))

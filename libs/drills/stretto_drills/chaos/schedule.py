@@ -55,6 +55,7 @@ KINDS: dict[str, FaultKind] = {
     "worker-kill-migrating": FaultKind("kill -9 of a worker while parameters move", 1.5, during="migration"),
     "worker-stop": FaultKind("a worker frozen for longer than its lease (SIGSTOP), then a zombie", 1.5, (7.0, 9.0)),
     "worker-slow": FaultKind("a worker ten times slower", 1, (6.0, 9.0)),
+    "stage-kill": FaultKind("kill -9 of a worker of a later stage", 1.5),
     "ps-kill": FaultKind("kill -9 of a parameter server", 1.5, restores=True),
     "ps-kill-cold": FaultKind("kill -9 of a parameter server whose images are in no cache", 1, restores=True),
     "ps-hot": FaultKind("a parameter server throttled to 3 % of a core", 1, (6.0, 9.0)),
@@ -84,6 +85,8 @@ KINDS: dict[str, FaultKind] = {
 }  # fmt: skip
 SPILLING = frozenset({"spill-full", "spill-damage"})
 """Faults that want parameter servers with less memory than their rows take."""
+STAGED = frozenset({"stage-kill"})
+"""Faults that want a job whose workers ask those of a second stage."""
 FAULTS = tuple(name for name, kind in KINDS.items() if not kind.planned)
 CHANGES = tuple(name for name, kind in KINDS.items() if kind.planned)
 
@@ -170,7 +173,7 @@ def training_s_for(intensity: Intensity) -> float:
 def draw(seed: int, intensity: Intensity, kinds: list[str]) -> Schedule:
     """Draw the schedule of a seed from these kinds of faults; without any, it holds only changes of the plan."""
     # a string seed is hashed by SHA-512, the same everywhere; its number grows with every new kind
-    dice = random.Random(f"stretto-chaos 3 {seed} {intensity}")
+    dice = random.Random(f"stretto-chaos 4 {seed} {intensity}")
     measure = _MEASURES[intensity]
     chosen = _kinds(dice, measure, kinds)
     waiting = [name for name in chosen if KINDS[name].during]

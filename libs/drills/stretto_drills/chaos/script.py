@@ -22,7 +22,7 @@ from . import job, place, report, timeline
 from .course import ChaosCourse, JobEnd
 from .place import PlaceUnderFire
 from .record import StreamRecord
-from .schedule import SPILLING, Intensity, Schedule, draw, kinds_for, samples_for, training_s_for
+from .schedule import SPILLING, STAGED, Intensity, Schedule, draw, kinds_for, samples_for, training_s_for
 from .target import ChaosTarget
 
 READY_S = 60.0
@@ -137,9 +137,13 @@ class _Runs:
             await self._ready(target)
             intensity = self.wish.intensity
             samples = self.wish.samples or samples_for(intensity)
-            spills = schedule is not None and any(each.kind in SPILLING for each in schedule.planned)
-            has_policy = schedule is not None and spills and schedule.seed % 2 == 1
+            kinds = {each.kind for each in schedule.planned} if schedule else set[str]()
+            spills = bool(kinds & SPILLING)
+            has_policy = spills and schedule is not None and schedule.seed % 2 == 1
+            # types of devices are those of our own installation; steps of stages push each batch by itself
+            is_staged = bool(kinds & STAGED) and self.wish.folder is None and not has_policy
             where = {"data_workers": job.DATA_WORKERS, "spills": spills, "has_policy": has_policy}
+            where["is_staged"] = is_staged
             spec = job.spec(name, self.wish.model, samples, training_s_for(intensity), **where)
             return await ChaosCourse(target, schedule, self.story.tell).run(spec)
         except asyncio.CancelledError:

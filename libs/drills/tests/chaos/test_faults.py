@@ -85,6 +85,17 @@ async def test_a_kill_hits_the_pod_that_chance_names_and_no_other(place: Place) 
         await place.fault("worker-kill").inject()
 
 
+async def test_a_kill_in_a_later_stage_hits_no_worker_of_the_first(place: Place) -> None:
+    place.pod("worker-0", "worker")
+    with pytest.raises(NotNow, match="no worker is of a later stage"):
+        await place.fault("stage-kill").inject()
+    victim = place.pod("worker-1", "worker")
+    place.record.pods["worker-1"].stage = 1
+    assert await place.fault("stage-kill").inject() == "worker-1"
+    assert victim.wait(60) == -9
+    assert place.processes["worker-0"].poll() is None
+
+
 async def test_a_pid_that_is_another_process_by_now_is_not_hit(place: Place) -> None:
     stranger = place.sleeper("stranger", STRETTO_POD="ps-0", STRETTO_POD_FOLDER="/another/pods/fired/ps-0")
     place.pod("ps-0", "ps")

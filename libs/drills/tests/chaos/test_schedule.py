@@ -16,10 +16,10 @@ INTENSITIES = st.sampled_from(list(Intensity))
 SOME_KINDS = st.lists(st.sampled_from(FAULTS), unique=True)
 
 EXPECTED_OF_SEED_7 = [
-    (1, "scale-workers", 0.1852, 0.630901, ""),
-    (2, "ps-hot", 0.3068, 0.487673, ""),
-    (3, "ps-kill-cold", 0.5453, 0.328583, ""),
-    (4, "worker-stop", 0.7094, 0.335674, ""),
+    (1, "worker-kill", 0.1964, 0.775054, ""),
+    (2, "worker-stop", 0.3642, 0.840342, ""),
+    (3, "spill-damage", 0.6294, 0.716506, ""),
+    (4, "scale-ps", 0.7295, 0.529664, ""),
 ]
 
 
