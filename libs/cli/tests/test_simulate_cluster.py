@@ -102,6 +102,8 @@ def test_no_job_that_completed_is_no_completion_time(tmp_path: Path) -> None:
         (FULL + JOB.replace(",4,2,4,", ",0,2,4,") + ",1,1\n", (), "line 2.workers"),
         (TRACE, ("--policy", "best"), "'best'"),
         (TRACE, ("--oom", "oracle"), "'oracle'"),
+        (TRACE, ("--objective", "speed"), "efficiency, gain, completion, cost"),
+        (TRACE, ("--policy", "static", "--objective", "cost"), "--policy stretto beside it"),
         (TRACE, ("--policy", "static", "--detect", "threshold"), "--policy stretto beside it"),
         (TRACE, ("--nodes", "0"), "--nodes is 0"),
         (TRACE, ("--node-memory-gib", "nan"), "--node-memory-gib = NaN"),

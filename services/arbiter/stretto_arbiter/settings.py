@@ -41,7 +41,9 @@ class ArbiterSettings(ClusterSettings, TeamsSettings):
         DEFAULT.background_timeout_s, gt=0, description="a background solve that takes longer is given up"
     )
     objective: Objective = Field(
-        DEFAULT.objective, description="sum that a round maximises: Eq. 12's efficiency, throughput gain, or completion"
+        DEFAULT.objective,
+        description="sum that a round maximises: Eq. 12's efficiency, throughput gain, or completion; cost: "
+        "efficiency, of plans alone that train a sample for less",
     )
     rho: float = Field(
         DEFAULT.rho, ge=0, le=20, description="exponent of Eq. 14; above 0, jobs that finish soon are preferred"

@@ -85,12 +85,12 @@ def test_a_decision_says_why_and_what_else_was_possible() -> None:
     assert decided.round.gap == pytest.approx(1 - decided.round.value / decided.round.bound)
 
 
-@pytest.mark.parametrize("objective", ["efficiency", "gain", "completion"])
+@pytest.mark.parametrize("objective", ["efficiency", "gain", "completion", "cost"])
 def test_the_objective_decides(objective: str) -> None:
     cluster = Cluster(objective=objective, rho=0.0)
     cluster.start()
     (decided,) = cluster.tell(candidates(1, (2, 1900.0), (5, 3000.0)), 60)
-    assert decided.plan.workers == {"efficiency": 2, "gain": 5, "completion": 5}[objective]
+    assert decided.plan.workers == {"efficiency": 2, "gain": 5, "completion": 5, "cost": 2}[objective]
     assert decided.round.objective == objective
 
 

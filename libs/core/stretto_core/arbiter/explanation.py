@@ -20,6 +20,7 @@ TERMS: dict[Objective, str] = {
     "efficiency": "gain / cost x weight (Eq. 12, rho {rho:g})",
     "gain": "gain",
     "completion": "seconds by which the job ends earlier",
+    "cost": "gain / cost x weight, of plans that train a sample for less (Eq. 12, rho {rho:g})",
 }
 
 

@@ -354,8 +354,8 @@ class Register:
             or found.plan != plan
             or found.applied_plans != len(job.applied_plans)
         ):
-            minimum = self._settings.gain_fraction_min
-            options = [] if job.profile.fixed else worthwhile(computed, plan, job.profile, minimum)
+            minimum, objective = self._settings.gain_fraction_min, self._settings.objective
+            options = [] if job.profile.fixed else worthwhile(computed, plan, job.profile, minimum, objective)
             found = Prospect(
                 computed, plan, len(job.applied_plans), options, unreachable_candidate(job, computed, plan, minimum)
             )

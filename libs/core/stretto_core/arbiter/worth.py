@@ -10,7 +10,7 @@ from stretto_messages.base import GIB
 from stretto_messages.planner import CandidatesComputed
 from stretto_messages.values import DEVICES, NOTHING, PLAN_FIELDS, Candidate, Extended, Plan, Resources, larger
 
-from stretto_core.arbiter.selection import Option
+from stretto_core.arbiter.selection import OBJECTIVE, Objective, Option
 from stretto_core.model.pareto import half_width, relative_error
 from stretto_core.model.types import JobLimits, JobProfile
 
@@ -31,11 +31,17 @@ def required_gain(candidate: Candidate, gain_fraction_min: float) -> float:
     return gain_fraction_min + relative_error(candidate)
 
 
-def worthwhile(computed: CandidatesComputed, plan: Plan, profile: JobProfile, gain_fraction_min: float) -> list[Option]:
+def worthwhile(
+    computed: CandidatesComputed,
+    plan: Plan,
+    profile: JobProfile,
+    gain_fraction_min: float,
+    objective: Objective = OBJECTIVE,
+) -> list[Option]:
     """Return the identified candidates that are worth a change, as options; an option's id is the candidate's index.
 
     They are those whose net gain passes the hysteresis. If there are none, they are those that finish the job at a
-    clearly lower cost.
+    clearly lower cost. Under the objective ``cost``, only those of them that are cheaper.
     """
     if computed.throughput <= 0:
         return []
@@ -60,8 +66,26 @@ def worthwhile(computed: CandidatesComputed, plan: Plan, profile: JobProfile, ga
         and saves(computed, candidate, plan, profile, gain_fraction_min)
         and possible(candidate)
     ]
+    if objective == "cost":
+        chosen = cheaper(chosen, throughput, cost_now)
     here = profile.resources(plan)
     return [as_option(index, candidate, computed, here, profile) for index, candidate in chosen]
+
+
+def cheaper(
+    candidates: list[tuple[int, Candidate]], throughput: float, cost_per_hour: float
+) -> list[tuple[int, Candidate]]:
+    """Return the candidates that train a sample for less than the present plan, none faster than the cheapest of them.
+
+    What is faster still costs more a sample, however little it gains. Throughputs are net of the overhead (Eq. 8).
+    """
+
+    def sample(candidate: Candidate) -> float:
+        return candidate.cost_per_hour / max(throughput + candidate.gain, 1e-12)
+
+    found = [each for each in candidates if sample(each[1]) < cost_per_hour / throughput]
+    most = max((each.gain for _, each in found if sample(each) <= min(sample(one) for _, one in found)), default=0.0)
+    return [each for each in found if each[1].gain <= most]
 
 
 def saves(

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
+from job_builders import candidate
 from selection_problems import brute_force, problems
 from stretto_core.arbiter.selection import Contender, Option, SelectionProblem, weighted_greedy
-from stretto_messages.base import InvalidValue
+from stretto_core.arbiter.worth import cheaper
+from stretto_messages.base import GIB, InvalidValue
+from stretto_messages.values import Plan
 
 
 @settings(max_examples=150)
@@ -73,6 +78,21 @@ def test_completion_prefers_the_larger_rest_where_the_gain_is_the_same_and_a_job
     for contenders, winner in (((short, long), "long"), ((short, long, still), "still")):
         chosen = weighted_greedy(SelectionProblem(contenders, {"cpu": 4.0}, "completion")).chosen
         assert [job for job, option_id in chosen.items() if option_id] == [winner]
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 10), st.floats(-900, 9000)), max_size=6))
+def test_under_the_objective_cost_the_fastest_plan_offered_is_the_cheapest_of_a_sample(
+    plans: list[tuple[float, float]],
+) -> None:
+    throughput, cost_now = 1000.0, 1.0
+    offered = [candidate(Plan(1, 1, 1.0, 1.0, GIB, GIB), 1.0, 1.0, 1.0, cost, 0.0, gain) for cost, gain in plans]
+    found = cheaper([*enumerate(offered)], throughput, cost_now)
+    of_sample = [each.cost_per_hour / (throughput + each.gain) for each in offered]
+    least = min(of_sample, default=math.inf)
+    assert [number for number, _ in found if of_sample[number] >= cost_now / throughput] == []
+    assert bool(found) == (least < cost_now / throughput)
+    fastest = max((each.gain for _, each in found), default=0.0)
+    assert not found or least in [of_sample[number] for number, each in found if each.gain == fastest]
 
 
 def test_what_nobody_offers_is_not_handed_out() -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from math import exp, log
 from typing import Literal, Protocol
 
-Objective = Literal["efficiency", "gain", "completion"]
+Objective = Literal["efficiency", "gain", "completion", "cost"]
 OBJECTIVE: Objective = "efficiency"
 RHO = 2.5
 """The defaults of every selection: Eq. 12 with the paper's exponent of Eq. 14."""
@@ -61,7 +61,8 @@ class SelectionProblem:
     """Input of a selection algorithm. ``free`` bounds each resource (Eq. 13).
 
     ``objective``: ``efficiency`` is the paper's (Eq. 12), ``gain`` the sum of throughput gains, ``completion`` the
-    seconds by which the jobs end earlier, all together; each weighted by the jobs' priorities.
+    seconds by which the jobs end earlier, all together; each weighted by the jobs' priorities. ``cost`` is
+    ``efficiency`` where only plans are offered that train a sample for less (``worth.cheaper``).
     ``rho`` > 0 prefers jobs that finish soon, < 0 the others, 0 none (Eq. 14). ``epsilon_s`` keeps it finite.
     ``endings``: other jobs whose resources will be free; stated for algorithms that look ahead.
     """
@@ -87,7 +88,7 @@ class SelectionProblem:
                 return [weight * option.gain for option in options]
             case "completion":
                 return [weight * _seconds_earlier(contender, option) for option in options]
-            case "efficiency":
+            case "efficiency" | "cost":
                 least, samples, epsilon, rho = self.least_cost, contender.remaining_samples, self.epsilon_s, -self.rho
                 remaining_s = [samples / max(option.throughput, 1e-12) + epsilon for option in options]
                 # logarithm of WG (Eq. 14), within the range of a float

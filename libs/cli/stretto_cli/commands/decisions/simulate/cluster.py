@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast, get_args
 
 import typer
 from pydantic import Field
@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from stretto_client import figures
 from stretto_core.algorithms import DETECT, OOM, SIMULATE_CLUSTER
+from stretto_core.arbiter.selection import OBJECTIVE, Objective
 from stretto_core.model.types import JobLimits, Prices
 from stretto_messages.base import GIB, InvalidValue
 from stretto_messages.values import Plan
@@ -51,6 +52,9 @@ BugOption = Annotated[
     float, typer.Option(help="share of the jobs that fail by a bug of their own; DLRover-RM measured 0.05")
 ]
 SeedOption = Annotated[int, typer.Option(help="seed of disturbances, noise, and what the trace leaves out")]
+ObjectiveOption = Annotated[
+    str, typer.Option(help="efficiency, gain, completion or cost: what rounds maximise, with --policy stretto")
+]
 OomOption = Annotated[str, typer.Option(help="law of memory growth that forecasts OOMs, with --policy stretto")]
 CoreHourOption = Annotated[float, typer.Option(help="price of a core for an hour, with --report cost")]
 GibHourOption = Annotated[float, typer.Option(help="price of a GiB of memory for an hour, with --report cost")]
@@ -95,6 +99,7 @@ class Row(Given):
 def cluster(
     file: FileArgument,
     policy: PolicyOption = SIMULATE_CLUSTER.default,
+    objective: ObjectiveOption = OBJECTIVE,
     oom: OomOption = OOM.default,
     detect: DetectOption = DETECT.default,
     nodes: NodesOption = DEFAULT.nodes,
@@ -140,7 +145,7 @@ def cluster(
             bug_rate=bug_rate,
             seed=seed,
         )
-    chosen = _policy(policy, oom, detect)
+    chosen = _policy(policy, objective, oom, detect)
     jobs = _jobs(jobs_in(file, Row, output), settings)
     with watched(f"{policy} on {nodes} nodes") as progress:
         found, _ = solved(lambda trace: simulate(trace, chosen, settings, progress=progress), jobs)
@@ -155,15 +160,20 @@ def cluster(
     answer(output, result, lambda: Group(_view(result), *shown))
 
 
-def _policy(name: str, oom: str, detect: str) -> Policy:
-    """Return the policy ``name``; only our own services have a memory forecast and a detector to choose."""
+def _policy(name: str, objective: str, oom: str, detect: str) -> Policy:
+    """Return the policy ``name``; only our own services have an objective, a memory forecast and a detector."""
     chosen = algorithm(SIMULATE_CLUSTER, name)
-    for option, value, kind in (("--oom", oom, OOM), ("--detect", detect, DETECT)):
-        if value != kind.default and chosen is not STRETTO:
+    if objective not in get_args(Objective):
+        refuse("--objective", objective, f"one of {', '.join(get_args(Objective))}")
+    given = (("--objective", objective, OBJECTIVE), ("--oom", oom, OOM.default), ("--detect", detect, DETECT.default))
+    for option, value, default in given:
+        if value != default and chosen is not STRETTO:
             refuse(option, value, f"--policy stretto beside it; {name} has none")
     if chosen is not STRETTO:
         return chosen
-    return with_knobs(Knobs(law=algorithm(OOM, oom), detector=algorithm(DETECT, detect)))
+    return with_knobs(
+        Knobs(objective=cast("Objective", objective), law=algorithm(OOM, oom), detector=algorithm(DETECT, detect))
+    )
 
 
 def _jobs(given: Sequence[Row], settings: ClusterTraceSettings) -> list[TraceJob]:
