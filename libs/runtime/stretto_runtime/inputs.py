@@ -83,7 +83,7 @@ class Arrival(NamedTuple):
 
 
 class _Addressed(NamedTuple):
-    """What the subject of a stored message says. ``partition``: that of its job; None: no number stands there."""
+    """Parts of the subject of a stored message. ``partition``: the number before it; None: there is no number."""
 
     partition: int | None
     subject: str

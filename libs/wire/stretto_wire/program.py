@@ -25,7 +25,7 @@ RESTART = "restart"
 CONSISTENT = 2
 """The level of a job whose program and ledger go back to a checkpoint together."""
 IN_JOB_FILE: dict[str, tuple[Any, ...]] = {"level": (0, 1, CONSISTENT), "resize": ("live", "none", RESTART)}
-"""What a job file may state of a program: the last one of each is stored otherwise (:func:`completed`)."""
+"""Values of a program that a job file may state; the last of each field is stored otherwise (:func:`completed`)."""
 EXACT = 3
 """The level of a job that trains a model of Stretto's."""
 PROMISES = {

@@ -132,8 +132,7 @@ class OrderedConsumer:
         self._expected = 1
         self._subscription: Subscription | None = None
         self._reopening: asyncio.Task[None] | None = None
-        self._active = False
-        self._active_s = 0.0
+        self._active, self._active_s = False, 0.0
         self._clock = asyncio.get_running_loop().time  # finding the loop costs a system call
         self._closed = False
         self._paused = False
