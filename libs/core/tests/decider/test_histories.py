@@ -143,7 +143,8 @@ class History:
         write, job = decider.machine.state.write, self.kueue.jobs[decider.name]
         assert write is not None
         decider.patches[write.number] = decider.patches.get(write.number, 0) + 1
-        decider.patched_since += 1
+        if write.purpose != "back" or decider.patched_since:  # else it takes back a growth of before the change
+            decider.patched_since += 1
         if decider.patches[write.number] > 1:
             self.faults.append("more than one patch for a decision")
         if decider.patched_since > 2:
