@@ -150,6 +150,12 @@ class Partition:
         fence = Fence(subject, await context.bus.store(subject, body))
         writer = Writer(context.bus, fence, self._orders.wake)
         loaded = await load(snapshots, service, fence.seq, context.bus.facts_kept_s)
+        if fence.seq <= (reached := loaded.reached):
+            log.error("the server lost the end of the log; what was handled stays", end=fence.seq, handled_to=reached)
+            body = Term.of(service).body(context.ownership.member, self.epoch, None)
+            while fence.seq <= reached:  # else what comes next would pass for what was handled
+                fence = Fence(subject, await context.bus.store(subject, body, fence.headers()))
+            writer = Writer(context.bus, fence, self._orders.wake)
         await DeadLetters(context, writer).set_aside(loaded.damages)  # before anything replaces them
         if handled_to is None or loaded.fell_back:
             loaded = await self._finish(loaded, snapshots, fence)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault
 from stretto_bus.reading.catchup import MergedConsumer, open_consumer
 from stretto_bus.reading.ordered_consumer import OrderedConsumer
@@ -50,6 +51,11 @@ class Orders:
 
     wake: asyncio.Event
     stop: asyncio.Event
+
+
+async def _in_log(bus: Bus, name: str) -> int:
+    """Return a number of the state of the stream of facts."""
+    return int((await bus.ask(f"STREAM.INFO.{STREAM}"))["state"][name])
 
 
 class Session:
@@ -121,7 +127,7 @@ class Session:
                     await self._handling.handle(stored)
                     self._seq = stored.seq
                     self._unsaved += 1 + self._handling.reports_handled - handled
-                self._check()
+                await self._check()
                 if not self.live:
                     if caught_up:
                         await self._go_live()
@@ -144,7 +150,7 @@ class Session:
         finally:
             await self._end(consumer)
 
-    def _check(self) -> None:
+    async def _check(self) -> None:
         """Raise the fault that ends this session, if there is one."""
         self._writer.check()
         if self._journal.fault is not None:
@@ -153,6 +159,8 @@ class Session:
             self._connection_broke = False
             if not (self._writer.idle and self._journal.idle):
                 raise BusFault("the connection broke while outputs were on their way")
+            if (end := await _in_log(self._context.bus, "last_seq")) < self._seq:
+                raise BusFault(f"{STREAM} ends at {end}, and {self._seq} was handled: its server lost the rest")
 
     async def _go_live(self) -> None:
         await self._requests.open()
@@ -263,7 +271,7 @@ class Session:
         documents = self._machines.aged_out(self._now_s)
         if not documents:
             return
-        first_seq = int((await self._context.bus.ask(f"STREAM.INFO.{STREAM}"))["state"]["first_seq"])
+        first_seq = await _in_log(self._context.bus, "first_seq")
         gone = {key: document for key, document in documents.items() if document.seq < first_seq}
         if len(gone) < len(documents):  # this stream keeps its messages longer than ours do
             self._forget_next_s = self._loop.time() + FORGET_AGAIN_S

@@ -177,6 +177,11 @@ class Loaded:
     fell_back: bool = False
     damages: list[Damage] = field(default_factory=list[Damage])
 
+    @property
+    def reached(self) -> int:
+        """Return the highest sequence of the log that the state knows."""
+        return max(self.cursor.seq, self.cursor.out_seq, *(document.seq for document in self.documents.values()))
+
     def without(self, key: str) -> Loaded:
         """The same with ``key`` lost, which fell back to an earlier document."""
         log.error("the inputs since an earlier document cannot be decided again", lost=key)

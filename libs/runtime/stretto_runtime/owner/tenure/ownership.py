@@ -72,6 +72,7 @@ class Ownership:
         self._changed = changed
         self._tasks: list[asyncio.Task[None]] = []
         self._consumer: OrderedConsumer | None = None
+        self._watching: asyncio.Task[None] | None = None
         self.refusal = ""
         self.fault = ""
         """The reason why the last renewal of our lease was not stored: then nothing else is."""
@@ -79,8 +80,7 @@ class Ownership:
     async def join(self) -> None:
         """Become a member and learn the present entries."""
         await self._renew()
-        filters = [self._member_keys, f"{STATE_PREFIX}owner.{self._service}.*"]
-        self._consumer = await OrderedConsumer.open(self._bus, STATE, filters, deliver_policy="last_per_subject")
+        self._consumer = await OrderedConsumer.open(self._bus, STATE, self._keys, deliver_policy="last_per_subject")
         read_count = 0
         while read_count < self._consumer.backlog:
             for stored in await self._consumer.batch():
@@ -88,7 +88,8 @@ class Ownership:
                 self._learn(stored)
             if self._consumer.pending == 0:
                 break
-        self._tasks = [asyncio.create_task(self._renewing()), asyncio.create_task(self._watching(self._consumer))]
+        self._watching = asyncio.create_task(self._watch(self._consumer))
+        self._tasks = [asyncio.create_task(self._renewing())]
         self._bus.on_reconnect.append(self._reconnected)
 
     async def hand_over(self) -> None:
@@ -101,7 +102,7 @@ class Ownership:
         """Stop renewing, and withdraw at once."""
         if self._reconnected in self._bus.on_reconnect:
             self._bus.on_reconnect.remove(self._reconnected)
-        for task in self._tasks:
+        for task in (*self._tasks, *([self._watching] if self._watching is not None else [])):
             task.cancel()
         if self._consumer is not None:
             await self._consumer.close()
@@ -110,7 +111,9 @@ class Ownership:
 
     async def refresh(self) -> None:
         """Read the members again: the marker of one that died while we were away may be gone already."""
-        found = await read(self._bus, STATE, [self._member_keys], deliver_policy="last_per_subject")
+        self._set_members(await read(self._bus, STATE, [self._member_keys], deliver_policy="last_per_subject"))
+
+    def _set_members(self, found: Iterable[Stored]) -> None:
         self.members.clear()
         self.leaving.clear()
         for stored in found:
@@ -174,6 +177,10 @@ class Ownership:
             self.owners[partition] = ("", revision)
 
     @property
+    def _keys(self) -> list[str]:
+        return [self._member_keys, f"{STATE_PREFIX}owner.{self._service}.*"]
+
+    @property
     def _member_keys(self) -> str:
         return f"{STATE_PREFIX}member.{self._service}.*"
 
@@ -190,11 +197,25 @@ class Ownership:
     async def _refresh_surely(self) -> None:
         while True:
             try:
-                await self.refresh()
+                await self._begin_again()
                 return
             except BusFault as fault:
                 log.warning("members not read yet", fault=str(fault))
                 await asyncio.sleep(1)
+
+    async def _begin_again(self) -> None:
+        """Learn everything anew: a server that lost power may have lost what we know, and counts from there again."""
+        found = await read(self._bus, STATE, self._keys, deliver_policy="last_per_subject")
+        last_seq = max((stored.seq for stored in found), default=0)
+        consumer = await OrderedConsumer.open(self._bus, STATE, self._keys, last_seq + 1)
+        before, self._consumer = self._consumer, consumer
+        if self._watching is not None:
+            self._watching.cancel()
+        self._watching = asyncio.create_task(self._watch(consumer))
+        self.owners.clear()
+        self._set_members(found)
+        if before is not None:
+            await before.close()
 
     async def _renewing(self) -> None:
         while True:
@@ -226,7 +247,7 @@ class Ownership:
             self.members -= silent
             self._changed()
 
-    async def _watching(self, consumer: OrderedConsumer) -> None:
+    async def _watch(self, consumer: OrderedConsumer) -> None:
         while True:
             batch = await consumer.batch()
             if any([self._learn(stored) for stored in batch]):
