@@ -38,5 +38,7 @@ class Check(StrEnum):
     """At the end: a request is answered within ten seconds without a fault, where no server lags"""
     LIVENESS = "liveness"
     """At the end: every job ends, at most 240 s after the last fault"""
+    POWER = "power"
+    """At the end: a job that comes after a loss of power is trained, every sample once, whatever was lost before"""
     ERRORS = "errors"
     """At the end: there was no exception that nobody caught"""

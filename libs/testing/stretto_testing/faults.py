@@ -52,6 +52,8 @@ KINDS = {
     "kill ps": 2,
 }
 """Kinds of faults, and how often each is drawn."""
+POWER = "power server"
+"""Kind of the fault that histories of their own have, after which no more is promised than of what comes later."""
 CUTS = {"cut": (True, True), "mute": (True, False), "deafen": (False, True)}
 """Kinds of cuts, and whether nothing passes from the process, or to the process."""
 LASTS_S = {"freeze worker": 45.0, "kill server": 8.0}
@@ -98,7 +100,7 @@ class Faults:
             self._at.store_poison(job)
         elif whom == "server":
             self._note(fault, "server")
-            self._simulation.server.kill()
+            self._simulation.server.lose_power() if what == "power" else self._simulation.server.kill()
             self._later(fault.lasts_s, self._simulation.server.start)
         elif whom in ("worker", "ps"):
             pods = self._at.workers() if whom == "worker" else self._at.place.servers()

@@ -28,6 +28,8 @@ from stretto_testing.training import Job, SimulatedWorker
 
 STARTS_S, STOPS_S = 1.5, 15.0
 """Longest times until a process that has ended has a successor, and until one that is asked to end is killed."""
+POISON = "poison:"
+"""Begin of the id of a message that nobody can read"""
 TELLS_EXIT_SHARE = 0.7
 """Share of killed workers whose end is told; the lease of the others expires."""
 
@@ -72,8 +74,6 @@ class SimulatedInstallation:
     replicas: list[Replica] = field(default_factory=list[Replica])
     pods: list[SimulatedPod] = field(default_factory=list[SimulatedPod])
     serial: count[int] = field(default_factory=count)
-    poison: list[int] = field(default_factory=list[int])
-    """Sequences of stored messages that nobody can read"""
 
     @classmethod
     async def open(cls, simulation: Simulation, cores: float, window_s: float) -> SimulatedInstallation:
@@ -170,10 +170,10 @@ class SimulatedInstallation:
         self._run(self._store_poison(job))
 
     async def _store_poison(self, job: Job) -> None:
-        message_id = f"poison:{next(self.serial)}"
+        message_id = f"{POISON}{next(self.serial)}"
         headers = {"ce-id": message_id, "Nats-Msg-Id": message_id}
         with contextlib.suppress(BusFault):  # then it is not stored, or nobody knows
-            self.poison.append(await self.client.bus.store(subject_of(JobCancelled(job=job.name)), b"{", headers))
+            await self.client.bus.store(subject_of(JobCancelled(job=job.name)), b"{", headers)
 
     async def _tell_exit(self, pod: SimulatedPod) -> None:
         exited = PodExited(job=pod.job.name, pod=pod.name, role="worker", reason="killed", exit_code=-9)

@@ -22,7 +22,7 @@ from stretto_wire.codec import decode
 from stretto_wire.contract.registry import DEAD_LETTERS, STREAM
 
 from stretto_testing.checks import Check
-from stretto_testing.installation import SimulatedInstallation
+from stretto_testing.installation import POISON, SimulatedInstallation
 from stretto_testing.jetstream.streams import Kept, KeptStream
 from stretto_testing.training import COLUMNS
 
@@ -51,6 +51,8 @@ class Watch:
         self._outputs: dict[str, int] = {}
         self._letters: dict[str, int] = {}
         """Id of a dead letter -> its sequence"""
+        self._poison: list[int] = []
+        """Sequences of stored messages that nobody can read"""
         self._late: set[str] = set()
         """Letters about reports of pods whose end was told before: the service is right to refuse them"""
         self._completed: dict[str, int] = {}
@@ -78,10 +80,10 @@ class Watch:
         elif words[1] == "evt":
             self._event(words, kept, writer)
 
-    def letters(self, poison: Collection[int]) -> list[str]:
+    def letters(self) -> list[str]:
         """Return what is wrong with dead letters: a service has one of what nobody can read, and of nothing else."""
-        wanted = {f"dlq:dispatcher:{seq}" for seq in poison}
-        known = {letter for letter in self._letters if int(letter.split(":")[2].partition(".")[0]) in poison}
+        wanted = {f"dlq:dispatcher:{seq}" for seq in self._poison}
+        known = {letter for letter in self._letters if int(letter.split(":")[2].partition(".")[0]) in self._poison}
         sound = self._letters.keys() - known - self._late
         return [
             *(f"{Check.LETTERS}: {letter} is missing" for letter in sorted(wanted - known)),
@@ -92,6 +94,8 @@ class Watch:
         partition, service, name, job = words[0], words[3], words[4], words[5]
         self.events.append(kept.seq)
         output = header_lines(kept.block.decode().partition("\r\n")[2]).get("ce-id", "")
+        if output.startswith(POISON):  # whoever stored it may have had no answer
+            self._poison.append(kept.seq)
         made = input_seq(output)
         if service in self._services:
             owner = CLUSTER_PARTITION if made is not None and of_cluster(made[0]) else partition

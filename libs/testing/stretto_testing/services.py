@@ -121,4 +121,4 @@ class Conditions:
         own |= {"snapshot_inputs": snapshot_inputs, "snapshot_s": snapshot_s}
         if issubclass(kind.settings_type, ClusterSettings):
             own |= {"cpu_cores": self.cores, "memory_bytes": MEMORY_BYTES}
-        return kind.settings_type(**own, **self.settings, **{**more, **self.given.get(kind.name, {})})
+        return kind.settings_type(**{**own, **self.settings, **more, **self.given.get(kind.name, {})})

@@ -25,6 +25,7 @@ from stretto_core.dispatcher.state import LedgerState
 from stretto_runtime.owner.dead_letters import DeadLetters
 from stretto_runtime.owner.session import Session
 from stretto_runtime.owner.tenure import succession
+from stretto_runtime.owner.tenure.ownership import Ownership
 from stretto_testing.history import WHOLE_EVERY, History
 
 
@@ -117,6 +118,12 @@ PLANTS = [
         LedgerState.take_back,
         "book.requeued.append(lease)",
         "pass",
+    ),
+    Plant(
+        "a replica knows more than a server that lost power, and believes itself",
+        Ownership._refresh_surely,
+        "self._begin_again()",
+        "self.refresh()",
     ),
     Plant(
         "the arbiter gives away what other jobs hold",

@@ -17,8 +17,10 @@ from stretto_installation.provision import make_stream
 from stretto_runtime.owner import dead_letters
 from stretto_runtime.owner.dead_letters import DeadLetters
 from stretto_runtime.owner.state.seals import Damage
+from stretto_testing.invariants import Watch
+from stretto_testing.jetstream.streams import Kept, KeptStream
 from stretto_testing.simulation import URL, Simulation
-from stretto_wire.contract.registry import DEAD_LETTERS, STATE_PREFIX
+from stretto_wire.contract.registry import DEAD_LETTERS, STATE_PREFIX, STREAM
 
 PLACE = "snap.dispatcher.0.a"
 WINDOW_S, AWAY_S = 0.1, 1.0
@@ -53,3 +55,15 @@ def test_a_damaged_letter_keeps_no_heir_from_its_partition(monkeypatch: pytest.M
     monkeypatch.setattr(dead_letters, "scan", scan)
     with Simulation(0) as simulation:
         assert simulation.run(letters_after([1, 2])) == 1
+
+
+@pytest.mark.parametrize(("message", "wrong"), [("poison:1", 0), ("gateway:1", 1)])
+def test_a_letter_is_of_what_nobody_can_read_also_where_its_sender_had_no_answer(message: str, wrong: int) -> None:
+    watch = Watch(["dispatcher"], 1.0)
+    for stream, subject, seq, header in (
+        (STREAM, "3.evt.v1.gateway.job-cancelled.a", 7, f"ce-id: {message}"),
+        (DEAD_LETTERS, "dlq.a", 1, "error: unreadable\r\nNats-Msg-Id: dlq:dispatcher:7"),
+    ):
+        kept = Kept(seq, subject, f"NATS/1.0\r\n{header}\r\n\r\n".encode(), b"{", 0)
+        watch.stored(KeptStream({"name": stream, "subjects": [">"]}, lambda: 0), kept, "a")
+    assert len(watch.letters()) == wrong

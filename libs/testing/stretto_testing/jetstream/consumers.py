@@ -37,6 +37,10 @@ class Host(Protocol):
         """Do something later."""
         ...
 
+    def soon(self, action: Callable[[], None]) -> None:
+        """Do something as soon as everything is taken that has arrived with what is taken now."""
+        ...
+
     def listens(self, subject: str) -> bool:
         """Return whether somebody has subscribed to ``subject``."""
         ...
@@ -70,18 +74,17 @@ class Consumer:
         """Number of deliveries"""
         self.ahead: deque[int] = deque()
         self._host = host
-        self._filter = Filter(_filters(config))
+        self.filter = Filter(_filters(config))
         self._pulls: deque[Pull] = deque()
         self._unsettled: dict[int, tuple[int, Timer]] = {}
         """Sequence of a delivered message that waits for its acknowledgement -> its delivery's number, and the timer"""
-        self._pumping: Timer | None = None
+        self._is_to_pump = False
         self._beating: Timer | None = None
         self._beats_alone = 0
         self._delivered_at_beat = -1
         self._is_gone = False
         self._last_stream_seq = 0
-        stream.on_stored.append(self._stored)
-        stream.on_removed.append(self._removed)
+        stream.followers.add(self)
         self._begin()
 
     @property
@@ -92,11 +95,11 @@ class Consumer:
     def _begin(self) -> None:
         policy = self.config.get("deliver_policy", "all")
         if policy == "all":
-            self.ahead.extend(self.stream.matching(self._filter.takes, 1))
+            self.ahead.extend(self.stream.matching(self.filter.takes, 1))
         elif policy == "by_start_sequence":
-            self.ahead.extend(self.stream.matching(self._filter.takes, int(self.config["opt_start_seq"])))
+            self.ahead.extend(self.stream.matching(self.filter.takes, int(self.config["opt_start_seq"])))
         elif policy == "last_per_subject":
-            self.ahead.extend(self.stream.newest_of_each(self._filter.takes))
+            self.ahead.extend(self.stream.newest_of_each(self.filter.takes))
         elif policy != "new":
             raise ApiRefusal(10025, f"deliver_policy {policy!r} is not simulated")
         self._pump_later()
@@ -117,18 +120,18 @@ class Consumer:
     def close(self) -> None:
         """Deliver nothing more."""
         self._is_gone = True
-        self.stream.on_stored.remove(self._stored)
-        self.stream.on_removed.remove(self._removed)
-        for timer in (self._pumping, self._beating, *(timer for _, timer in self._unsettled.values())):
+        self.stream.followers.remove(self)
+        for timer in (self._beating, *(timer for _, timer in self._unsettled.values())):
             if timer is not None:
                 timer.cancel()
 
-    def _stored(self, kept: Kept) -> None:
-        if self._filter.takes(kept.subject):
-            self.ahead.append(kept.seq)
-            self._pump_later()
+    def stored(self, kept: Kept) -> None:
+        """Deliver a new message later."""
+        self.ahead.append(kept.seq)
+        self._pump_later()
 
-    def _removed(self, kept: Kept) -> None:
+    def removed(self, kept: Kept) -> None:
+        """Deliver a message that is gone no more."""
         if self.ahead and self.ahead[0] <= kept.seq <= self.ahead[-1] and kept.seq in self.ahead:
             self.ahead.remove(kept.seq)
         if (unsettled := self._unsettled.pop(kept.seq, None)) is not None:
@@ -137,13 +140,14 @@ class Consumer:
     # delivering ------------------------------------------------------------------------------------------------
 
     def _pump_later(self) -> None:
-        if self._pumping is None and self.ahead:
-            self._pumping = self._host.after(0.0, self._pump)
+        if self.ahead and not self._is_to_pump and not self._is_gone:
+            self._is_to_pump = True
+            self._host.soon(self._pump)
 
     def _pump(self) -> None:
-        self._pumping = None
+        self._is_to_pump = False
         for _ in range(PUMP_MESSAGES):
-            if not self.ahead or (to := self._room()) is None:
+            if self._is_gone or not self.ahead or (to := self._room()) is None:
                 return
             self._deliver(self.ahead.popleft(), to)
         self._pump_later()

@@ -1,7 +1,8 @@
 """A NATS server in memory: it speaks the protocol on the lines of a simulated network, and keeps streams.
 
 The client is unchanged, down to the bytes that it writes and reads. What is stored outlives the server's process, as
-on a disk that is synced; what is on its way, subscriptions and consumers that are not durable do not.
+on a disk that is synced, but for a loss of power (``tests/chaos/test_power.py`` shows that of a real one); what is on
+its way, subscriptions and consumers that are not durable do not.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from stretto_testing.network import Line, Network
 VERSION = "2.15.0"
 MAX_PAYLOAD = 8 << 20
 NOBODY = b"NATS/1.0 503\r\n\r\n"
+UNSYNCED_S = 5.0
+"""Longest time of writes that a loss of power undoes."""
 EXPIRY_LATE_S = 1.0
 """Longest time by which the end of a message's lifetime is late."""
 
@@ -65,6 +68,9 @@ class SimulatedServer:
         self._sessions: dict[Line, ClientSession] = {}
         self._interest: Interest[Subscription] = Interest()
         self._clients = count(1)
+        self._is_taking = False
+        """Bytes of a client are being taken; what they cause is done behind them."""
+        self._soon: list[Callable[[], None]] = []
         self._expiring: dict[str, tuple[int, Timer]] = {}
         """KeptStream -> the end of a lifetime that is waited for, and its timer"""
         self.api.on_created = self._created
@@ -80,6 +86,12 @@ class SimulatedServer:
             if not consumer.is_durable:
                 self.api.remove(consumer)
 
+    def lose_power(self) -> None:
+        """End the server as a loss of power does where nobody syncs: each stream lacks an end of its own."""
+        self.kill()
+        for stream in self.api.streams.values():
+            stream.lose(self.now_ns() - int(self.chance.uniform(0, UNSYNCED_S) * 1e9))
+
     def start(self) -> None:
         """Start it again, on what is stored."""
         self.network.is_refused = False
@@ -93,6 +105,16 @@ class SimulatedServer:
 
     def after(self, delay_s: float, action: Callable[[], None]) -> Timer:
         return self._loop.call_at(self._loop.time() + delay_s, action, context=self._loop.root.context)
+
+    def soon(self, action: Callable[[], None]) -> None:
+        if not self._soon and not self._is_taking:
+            self.after(0.0, self._do_soon)
+        self._soon.append(action)
+
+    def _do_soon(self) -> None:
+        actions, self._soon = self._soon, []
+        for action in actions:
+            action()
 
     def listens(self, subject: str) -> bool:
         return bool(self._interest.of(subject))
@@ -122,7 +144,16 @@ class SimulatedServer:
         session = self._sessions.get(line)
         if session is None:
             return
-        data, begin = session.unread + data, 0
+        self._is_taking = True
+        try:
+            session.unread = self._take(session, session.unread + data)
+        finally:
+            self._is_taking = False
+        self._do_soon()
+
+    def _take(self, session: ClientSession, data: bytes) -> bytes:
+        """Carry out the commands that have arrived whole; return the rest."""
+        begin = 0
         while (end := data.find(b"\r\n", begin)) >= 0:
             words = data[begin:end].split()
             after = end + 2
@@ -130,13 +161,13 @@ class SimulatedServer:
                 after += int(words[-1]) + 2
                 if after > len(data):
                     break
-                self._writer = line.node.name
+                self._writer = session.line.node.name
                 self._published(words, data[end + 2 : after - 2])
                 self._writer = ""
             else:
                 self._told(session, words)
             begin = after
-        session.unread = data[begin:]
+        return data[begin:]
 
     def _told(self, session: ClientSession, words: list[bytes]) -> None:
         if words[0] == b"PING":

@@ -8,7 +8,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple, Protocol
 
 from stretto_bus.received import header_lines
 from stretto_wire.contract.registry import PATTERN_OF_STREAM, STORED_AS, partition_of
@@ -62,10 +63,55 @@ class Batch:
     messages: list[Offered] = field(default_factory=list[Offered])
 
 
+class Follower(Protocol):
+    """A reader of a stream. ``filter``: the subjects that a stream tells it of."""
+
+    filter: Filter
+
+    def stored(self, kept: Kept) -> None:
+        """Take notice of a new message."""
+        ...
+
+    def removed(self, kept: Kept) -> None:
+        """Take notice that a message is gone."""
+        ...
+
+
+class Followers:
+    """The readers of a stream."""
+
+    def __init__(self) -> None:
+        self._all: list[Follower] = []
+        self._of: dict[str, list[Follower]] = {}
+        """Subject -> who is told of it, since the last change"""
+
+    def add(self, follower: Follower) -> None:
+        """Tell a reader of what is stored and removed from now on."""
+        self._all.append(follower)
+        self._of.clear()
+
+    def remove(self, follower: Follower) -> None:
+        """Tell a reader nothing more."""
+        self._all.remove(follower)
+        self._of.clear()
+
+    def of(self, subject: str) -> list[Follower]:
+        """Return the readers of a subject."""
+        found = self._of.get(subject)
+        if found is None:
+            found = self._of[subject] = [each for each in self._all if each.filter.takes(subject)]
+        return found
+
+
+@lru_cache(maxsize=1 << 10)
+def _headers(block: bytes) -> Mapping[str, str]:
+    """Return headers by name. Each renewal of a lease has the same."""
+    return header_lines(block.decode("utf-8", "replace").partition("\r\n")[2])
+
+
 def offered(subject: str, block: bytes, data: bytes) -> Offered:
     """Return a message with its headers read."""
-    headers = header_lines(block.decode("utf-8", "replace").partition("\r\n")[2]) if block else {}
-    return Offered(subject, block, headers, data)
+    return Offered(subject, block, _headers(block) if block else {}, data)
 
 
 class KeptStream:
@@ -82,7 +128,7 @@ class KeptStream:
         self.bytes = 0
         self.bound_bytes = int(config.get("max_bytes", -1))
         self.on_stored: list[Callable[[Kept], None]] = []
-        self.on_removed: list[Callable[[Kept], None]] = []
+        self.followers = Followers()
         self._now_ns = now_ns
         self._filter = Filter(config["subjects"])
         self._ids: dict[str, tuple[int, int]] = {}
@@ -91,6 +137,8 @@ class KeptStream:
         """(when, sequence) of messages with a lifetime"""
         self._markers: set[int] = set()
         self._batches: dict[str, Batch] = {}
+        self._writes: list[tuple[Kept, bool]] = []
+        """Messages that were stored (True) and removed (False), in order"""
 
     def configure(self, config: dict[str, Any]) -> None:
         """Take another configuration of the same subjects."""
@@ -197,6 +245,7 @@ class KeptStream:
         self.last_seq += 1
         kept = Kept(self.last_seq, self._stored_as(message.subject), message.block, message.data, now_ns)
         self.messages[kept.seq] = kept
+        self._writes.append((kept, True))
         of_subject = self.by_subject.setdefault(kept.subject, {})
         of_subject[kept.seq] = None
         self.bytes += kept.size_bytes
@@ -212,18 +261,45 @@ class KeptStream:
             self._remove(self.first_seq)
         for each in self.on_stored:
             each(kept)
+        for follower in self.followers.of(kept.subject):
+            follower.stored(kept)
         return kept.seq
 
     def _remove(self, seq: int) -> Kept:
         kept = self.messages.pop(seq)
+        self._writes.append((kept, False))
         of_subject = self.by_subject[kept.subject]
         del of_subject[seq]
         if not of_subject:
             del self.by_subject[kept.subject]
         self.bytes -= kept.size_bytes
-        for each in self.on_removed:
-            each(kept)
+        for follower in self.followers.of(kept.subject):
+            follower.removed(kept)
         return kept
+
+    # power -----------------------------------------------------------------------------------------------------
+
+    def lose(self, since_ns: int) -> None:
+        """Undo every write since the first message that was stored at ``since_ns`` or later, as a loss of power does to
+        what nobody has synced. What was removed meanwhile is there again, without its lifetime.
+        """
+        lost = (at for at, (kept, is_new) in enumerate(self._writes) if is_new and kept.time_ns >= since_ns)
+        first = next(lost, len(self._writes))
+        for kept, is_new in reversed(self._writes[first:]):
+            if is_new:
+                del self.messages[kept.seq]
+                self.last_seq = kept.seq - 1
+                for follower in self.followers.of(kept.subject):
+                    follower.removed(kept)
+            else:
+                self.messages[kept.seq] = kept
+        del self._writes[first:]
+        self.messages = dict(sorted(self.messages.items()))
+        self.bytes = sum(kept.size_bytes for kept in self)
+        self._ids = {name: known for name, known in self._ids.items() if known[0] <= self.last_seq}
+        self.by_subject = {}
+        for kept in self:
+            self.by_subject.setdefault(kept.subject, {})[kept.seq] = None
 
     # time ------------------------------------------------------------------------------------------------------
 

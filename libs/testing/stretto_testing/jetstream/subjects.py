@@ -62,7 +62,7 @@ class Interest(Generic[T]):
 
     def add(self, pattern: str, who: T) -> None:
         """Note a subscription."""
-        self._found.clear()
+        self._forget(pattern)
         if "*" not in pattern and ">" not in pattern:
             self._exact[pattern].append(who)
         elif pattern.endswith(".>") and "*" not in pattern:
@@ -72,7 +72,7 @@ class Interest(Generic[T]):
 
     def remove(self, pattern: str, who: T) -> None:
         """Forget a subscription."""
-        self._found.clear()
+        self._forget(pattern)
         for table, key in ((self._exact, pattern), (self._below, pattern[:-2])):
             if who in table.get(key, ()):
                 table[key].remove(who)
@@ -80,6 +80,13 @@ class Interest(Generic[T]):
                     del table[key]
                 return
         self._others[pattern.partition(".")[0]].pop((pattern, who), None)
+
+    def _forget(self, pattern: str) -> None:
+        """Forget what was found of the subjects of a pattern."""
+        if "*" in pattern or ">" in pattern:
+            self._found.clear()
+        else:
+            self._found.pop(pattern, None)
 
     def of(self, subject: str) -> list[T]:
         """Return the subscribers of a subject."""
