@@ -1123,6 +1123,8 @@ export interface Remedy {
   /** Share by which a step takes longer. */
   slowdown?: number;
   slowdown_interval?: Interval;
+  /** Half the 90 % interval of the logarithm of a window's step time, given another window's: not of the slow-down. */
+  noise?: number;
   /** Rows that a step reads from the disk of the fullest server. */
   reads_per_step?: number;
   /** Share of the rows that are in memory. */

@@ -660,12 +660,16 @@ class Remedy(Record):
     slowdown: Annotated[float, Ge(0)] = 0.0
     """Share by which a step takes longer."""
     slowdown_interval: Interval = NO_CHANGE
+    noise: Annotated[float, Ge(0)] = 0.0
+    """Half the 90 % interval of the logarithm of a window's step time, given another window's: not of the slow-down."""
     reads_per_step: Annotated[float, Ge(0)] = 0.0
     """Rows that a step reads from the disk of the fullest server."""
     hot_share: Fraction = 1.0
     """Share of the rows that are in memory."""
     disk_bytes: Bytes = 0
     """Most of the disk of one parameter server."""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"noise"})
 
 
 PlaneAddress = Annotated[str, Pattern(r"^([A-Za-z0-9_.:\[\]-]{3,260}|unix:/[^\x00-\x1f]{1,280})$")]

@@ -30,7 +30,15 @@ from stretto.engine import Access, Key, Layout, Parameters
 from stretto.engine.spilling import random_reads_per_s
 from stretto.examples.wide_deep import WideDeep
 from stretto.readers import Batch
-from stretto_core.model.spilling import AHEAD_BYTES, LIMIT_SHARE, Step, hot_rows, reads_per_step
+from stretto_core.model.spilling import (
+    AHEAD_BYTES,
+    LIMIT_SHARE,
+    Step,
+    hot_rows,
+    noise_of,
+    reads_per_step,
+    speed_interval,
+)
 from stretto_messages.values import BUCKETS
 from stretto_parameters import kernels
 
@@ -224,13 +232,15 @@ def foretold(name: str, roomy: Side, tight: Side, full_bytes: int, disk_reads_pe
     memory entries and index leave hardly a row, and no spilling would be offered.
     """
     off: dict[str, list[str]] = {"reads": [], "steps/s": []}
-    worst, inside = dict.fromkeys(off, 0.0), list[bool]()
+    worst, inside, widths = dict.fromkeys(off, 0.0), list[bool](), list[float]()
+    step_times_s: list[float] = []
     for share in FORETOLD:
         tight.tiers(budget_bytes=int(share * full_bytes))
         tight.turn()
         errors: dict[str, list[float]] = {of: [] for of in off}
         for _ in range(FORETOLD_ROUNDS):
             known, found = roomy.turn(), tight.turn()
+            step_times_s.append(2 / known.rate)
             reads = sum(_reads(each, share * full_bytes, known.pulled / 2) for each in roomy.tiers())
             step = Step(
                 2 / known.rate,
@@ -241,10 +251,11 @@ def foretold(name: str, roomy: Side, tight: Side, full_bytes: int, disk_reads_pe
                 known.cpu_s,
                 known.cpu_s * known.rate,
             )
-            slow = step.slowdown_interval(reads)
+            speeds = speed_interval(known.rate, step.slowdown_interval(reads), noise_of(step_times_s))
             errors["reads"].append(reads / found.reads - 1)
             errors["steps/s"].append(known.rate / (1 + step.slowdown(reads)) / found.rate - 1)
-            inside.append(known.rate / (1 + slow.high) <= found.rate <= known.rate / (1 + slow.low))
+            inside.append(speeds.low <= found.rate <= speeds.high)
+            widths.append((speeds.high - speeds.low) / known.rate)
         for of, each in errors.items():
             worst[of] = max(worst[of], 100 * abs(statistics.median(each)))
             off[of].append(f"{share:g}: {', '.join(f'{one:+.0%}' for one in each)}")
@@ -254,8 +265,9 @@ def foretold(name: str, roomy: Side, tight: Side, full_bytes: int, disk_reads_pe
         )
         for of, bar in FORETOLD_BARS.items()
     ]
+    told = f"{len(inside)} rounds; median width {statistics.median(widths):.0%} of the speed with room for all"
     held, of = 100 * sum(inside) / len(inside), f"steps/s inside the interval, {name}"
-    return [*rows, row(of, held, "% of rounds", ">= 90", held >= 90, f"{len(inside)} rounds")]
+    return [*rows, row(of, held, "% of rounds", ">= 90", held >= 90, told)]
 
 
 def _reads(server: dict[str, Any], budget_bytes: float, pulled: float) -> float:

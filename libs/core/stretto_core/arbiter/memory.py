@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from stretto_messages.base import GIB
 from stretto_messages.oom import OomForecast
-from stretto_messages.values import Candidate, Interval, Plan, Remedy, larger
+from stretto_messages.values import Candidate, Plan, Remedy, larger
 
 from stretto_core.arbiter.context import Answer, StepContext
 from stretto_core.arbiter.state import JobState
 from stretto_core.arbiter.worth import in_words
 from stretto_core.model.pareto import MEMORY_STEP_BYTES
-from stretto_core.model.spilling import in_words_of, worth
+from stretto_core.model.spilling import in_words_of, speed_interval, worth
 from stretto_core.model.types import servers_to_hold
 
 SHRINK_GAIN_MIN = 0.1
@@ -85,7 +85,7 @@ def _spill(context: StepContext, job: JobState, plan: Plan, more: Plan, way: Rem
         plan=plan,
         cost_per_hour=cost,
         throughput=left,
-        throughput_interval=Interval(low=job.throughput / (1 + slow.high), high=job.throughput / (1 + slow.low)),
+        throughput_interval=speed_interval(job.throughput, slow, way.noise),
         gain=left - job.throughput,
         overhead_s=0.0,
     )

@@ -12,6 +12,8 @@ which T_grad is computing and for which the server's k cores work P seconds:
 The pull of a step hides under the computation of the one before, as far as it is no longer. The steps of all workers
 share disk and cores, one of which in the end is the limit. The interval has READS_ERROR more or fewer reads. At its
 lower end a read takes half the processor time; at its upper end twice, and nothing hides, as without the pipeline.
+Steps a second also differ from window to window without any change: one window told T, and another will show the
+slow-down. Only the interval of speeds has that, since it is no cost of spilling (`speed_interval`).
 """
 
 from __future__ import annotations
@@ -46,6 +48,10 @@ reads pass the system's cache."""
 LOOK_CPU_S = 0.6e-6
 """Processor time of a pulled row of a server that has cold ones, since it is named and looked for ahead, too. Measured
 in the same bench."""
+
+NOISE_DOF, NOISE_SD = 2.0, 0.04
+"""Prior of the noise of log T in a window: degrees of freedom, and deviation. Taste."""
+NORMAL_95 = 1.645
 
 SLOWDOWN_MAX = 1000.0
 """Largest slow-down that is told: whatever pods report, it stays a number."""
@@ -97,6 +103,29 @@ class Step:
         return replace(
             self, time_s=time_s, compute_s=compute_s, cpu_s=max(0.0, self.cpu_s - spilling_cpu_s(self.rows, reads))
         )
+
+
+def noise_of(step_times_s: Sequence[float]) -> float:
+    """Return half the 90 % interval of log T of a window given another one, from windows under the same plan.
+
+    With s the standard error of log T over n windows, its prior counting as `NOISE_DOF` further ones, that is
+    sqrt(2) s t(0.95) of Student's distribution, here by its expansion (Abramowitz and Stegun 26.7.5).
+    """
+    logs = [math.log(each) for each in step_times_s if each > 0]
+    mean = math.fsum(logs) / max(len(logs), 1)
+    dof = NOISE_DOF + max(len(logs) - 1, 0)
+    deviation = math.sqrt((NOISE_DOF * NOISE_SD**2 + math.fsum((each - mean) ** 2 for each in logs)) / dof)
+    z = NORMAL_95
+    t = z + (z**3 + z) / (4 * dof) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * dof**2)
+    return math.sqrt(2) * deviation * t
+
+
+def speed_interval(speed: float, slow: Interval, noise: float) -> Interval:
+    """Return the 90 % interval of a later window's speed, where ``speed`` is one's without the slow-down.
+
+    noise: `noise_of` the step times.
+    """
+    return Interval(low=speed / (1 + slow.high) * math.exp(-noise), high=speed / (1 + slow.low) * math.exp(noise))
 
 
 def spilling_cpu_s(rows: float, reads: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
 from stretto_messages.actuator import JobFailed, PlanApplied, PodExited, PodResized
 from stretto_messages.arbiter import PlanDecided
@@ -16,7 +16,7 @@ from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import PsForecast, PsProfile, Remedy
 
 from stretto_core.machine import Action, Emit
-from stretto_core.model.spilling import cheapest, in_words_of
+from stretto_core.model.spilling import cheapest, in_words_of, noise_of
 from stretto_core.model.types import JobProfile
 from stretto_core.oom.forecast import Lead, MemoryForecast, forecast
 from stretto_core.oom.growth import GrowthLaw, add_point, fit_growth
@@ -28,6 +28,9 @@ AFTER_KILL = 1.5
 """Factor on the limit at which a server was killed, requested because its need was not measured. Taste."""
 NOT_FINAL = 1.2
 """A request that is neither urgent nor final must be this many times the limit: not a series of small ones. Taste."""
+
+STEP_TIMES_KEPT = 16
+"""Settled windows whose step times tell their noise: a minute or two, in which the machine drifts as it does."""
 
 WatchEvent = (
     JobOpened
@@ -46,7 +49,7 @@ WatchEvent = (
 class OomMachine:
     """The memory watch of one job."""
 
-    version: int = 1
+    version: int = 2
 
     def __init__(
         self, state: WatchState | None = None, settings: WatchSettings | None = None, law: GrowthLaw = fit_growth
@@ -54,6 +57,11 @@ class OomMachine:
         self.state: WatchState = state or WatchState()
         self.settings = settings or WatchSettings()
         self.law = law
+
+    @staticmethod
+    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Continue a state of version 1, which kept no step times: the noise of these is a guess at first."""
+        return state
 
     @property
     def ended(self) -> bool:
@@ -134,6 +142,7 @@ class OomMachine:
                 server.add(_usage(measured), measured.memory_limit_bytes, measured.buckets)
         if not settled or not state.samples_done:
             return []
+        self._note_step_time(event)
         state.layout = layout
         for pod in [pod for pod in state.servers if pod not in layout]:
             del state.servers[pod]
@@ -153,13 +162,25 @@ class OomMachine:
             found = forecast(*known, spilled_bytes_at)
         return self._publish(replace(self._decide(event.job, found, opened, now, spills), remedies=ways), now)
 
+    def _note_step_time(self, event: ProfileMeasured) -> None:
+        """Keep the step times of the latest settled windows, of the present plan alone."""
+        state = self.state
+        if event.plan_version != state.step_plan_version:
+            state.step_plan_version = event.plan_version
+            state.step_times_s.clear()
+        if event.settled:
+            state.step_times_s.append(event.step_time_s)
+            del state.step_times_s[:-STEP_TIMES_KEPT]
+
     def _remedies(self, event: ProfileMeasured, found: MemoryForecast, opened: JobOpened) -> tuple[Remedy, ...]:
         """Return what may be done for servers that may not hold all their rows in memory; empty for others."""
         if opened.profile is None or not found.crosses:
             return ()
-        fullest = max(found.servers, key=lambda server: server.at_end_bytes)
+        state, fullest = self.state, max(found.servers, key=lambda server: server.at_end_bytes)
         need_bytes = max(found.recommended_bytes, fullest.limit_bytes)
-        return remedies(self.state.servers[fullest.pod], need_bytes, event, fullest.pod, opened.profile)
+        return remedies(
+            state.servers[fullest.pod], need_bytes, event, fullest.pod, opened.profile, noise_of(state.step_times_s)
+        )
 
     def _decide(
         self, job: str, found: MemoryForecast, opened: JobOpened, now: float, spills: Remedy | None

@@ -21,9 +21,11 @@ READS_OFF = 2.0
 
 
 def remedies(
-    usage: ServerUsage, need_bytes: int, measured: ProfileMeasured, pod: str, job: JobProfile
+    usage: ServerUsage, need_bytes: int, measured: ProfileMeasured, pod: str, job: JobProfile, noise: float = 0.0
 ) -> tuple[Remedy, ...]:
     """Return what may be done for the server ``pod``, the fullest, if all its rows need ``need_bytes``.
+
+    ``noise``: that of the step time (``model.spilling.noise_of``).
 
     Empty if no server has told its curve or its disk's reads, so that there is nothing to compare with.
     """
@@ -42,13 +44,13 @@ def remedies(
         if plan.ps < wider.ps <= high.ps:
             yield Remedy(kind="move", ps=wider.ps, ps_memory_bytes=each, cost_per_hour=job.cost_per_hour(wider))
         rows = max(float(usage.rows), (need_bytes - rest) / max(server.row_bytes, 1.0))
-        yield from _spill(rows, rest, measured, server, job)
+        yield from _spill(rows, rest, measured, server, job, noise)
 
     return tuple(found())
 
 
 def _spill(
-    rows: float, rest_bytes: float, measured: ProfileMeasured, server: PsProfile, job: JobProfile
+    rows: float, rest_bytes: float, measured: ProfileMeasured, server: PsProfile, job: JobProfile, noise: float
 ) -> Iterator[Remedy]:
     """Yield the remedy of evicting rows, unless policy, disk or memory does not allow it."""
     plan, row_bytes = measured.plan, server.row_bytes
@@ -82,6 +84,7 @@ def _spill(
         cost_per_hour=job.cost_per_hour(plan) + job.prices.of_disk(plan.ps * disk_bytes),
         slowdown=step.slowdown(reads),
         slowdown_interval=step.slowdown_interval(reads),
+        noise=noise,
         reads_per_step=reads,
         hot_share=hot / rows,
         disk_bytes=disk_bytes,

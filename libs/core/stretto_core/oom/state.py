@@ -62,6 +62,9 @@ class WatchState:
     servers: dict[str, ServerUsage] = field(default_factory=dict[str, ServerUsage])
     layout: dict[str, int] = field(default_factory=dict[str, int])
     """Buckets of every server when everything was as planned."""
+    step_times_s: list[float] = field(default_factory=list[float])
+    """Step times of the latest settled windows under one plan, of this version:"""
+    step_plan_version: int = 0
     samples_total: int = 0
     samples_per_s: float = 0.0
     published_at_s: float = 0.0

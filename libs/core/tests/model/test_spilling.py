@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,8 @@ from stretto_core.model.spilling import (
     hot_rows,
     memory_bytes,
     miss_ratio,
+    noise_of,
+    speed_interval,
     worth,
 )
 from stretto_core.model.types import Prices
@@ -49,6 +52,27 @@ def test_a_step_that_reads_already_tells_what_it_takes_without(time_s: float, sh
     step = Step(time_s, share * time_s, 1, 40_000.0)
     again = replace(step, time_s=step.with_reads_s(reads)).without(reads)
     assert again.time_s == pytest.approx(time_s, rel=1e-6)
+
+
+def test_an_interval_of_speeds_holds_nine_of_ten_windows_however_much_these_differ() -> None:
+    """The windows before tell how much: the prior is soon of no weight."""
+    dice = np.random.default_rng(7)
+    for deviation in (0.01, 0.05, 0.2):
+        held, widths = 0, []
+        for _ in range(2000):
+            *before, later = np.exp(dice.normal(-4, deviation, 13)).tolist()
+            found = speed_interval(1 / before[-1], Interval(low=0.0, high=0.0), noise_of(before))
+            held += found.low <= 1 / later <= found.high
+            widths.append(found.high * before[-1] - found.low * before[-1])
+        assert held > 1720, deviation
+        assert np.median(widths) < 6 * (deviation + 0.01)
+
+
+def test_a_slow_down_moves_the_interval_of_speeds() -> None:
+    quiet = noise_of([0.02] * 400)
+    found = speed_interval(100.0, Interval(low=0.25, high=1.0), quiet)
+    assert (found.low, found.high) == pytest.approx((50, 80), rel=0.03)
+    assert noise_of([]) > noise_of([0.02] * 4) > quiet > 0
 
 
 def test_a_pull_hides_under_computing_and_all_workers_share_the_disk() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from oom_builders import measured, progressed, server_measured
 from pydantic import TypeAdapter
 from stretto_core.machine import Emit
-from stretto_core.model.spilling import COLD_ROW_BYTES
+from stretto_core.model.spilling import COLD_ROW_BYTES, worth
 from stretto_core.model.types import JobLimits, JobProfile, Prices, SpillPolicy
 from stretto_core.oom.machine import OomMachine
 from stretto_core.oom.remedies import remedies
@@ -82,6 +82,16 @@ def test_a_server_that_will_not_fit_is_told_three_ways_with_cost_and_speed() -> 
     assert 0.2 < spill.hot_share < 0.9
     assert spill.reads_per_step == pytest.approx(0.96 * 1000 * 0.4 * (1 - spill.hot_share) ** 2, rel=0.1)
     assert spill.slowdown_interval.low <= spill.slowdown <= spill.slowdown_interval.high
+
+
+def test_what_steps_differ_from_window_to_window_is_told_and_costs_nothing() -> None:
+    job = Job("auto")
+    calm = remedy(job.told(80), "spill")
+    job.told(80, step_s=0.03)
+    rough = remedy(job.told(80, step_s=0.02), "spill")
+    assert 0 < calm.noise < 0.1 < rough.noise
+    assert (rough.slowdown_interval, worth(rough)) == (calm.slowdown_interval, worth(calm))
+    assert not remedy(job.told(80), "grow").noise
 
 
 def test_under_auto_a_server_that_evicts_asks_for_no_memory_for_cold_rows() -> None:

@@ -222,7 +222,8 @@ def _forecast(w: Json) -> RenderableType:
         told = f"{way['kind']}: {way['ps']} PS of {memory}, {way['cost_per_hour']:.3f} an hour"
         if way["kind"] == "spill":
             told += f", {way['hot_share']:.0%} of the rows in memory, {way['reads_per_step']:.0f} reads a step"
-        lines.append(f"{told}, {way['slowdown']:.0%} slower ({slow['low']:.0%} to {slow['high']:.0%})")
+        told += f", {way['slowdown']:.0%} slower ({slow['low']:.0%} to {slow['high']:.0%})"
+        lines.append(told + (f"; steps differ by {way['noise']:.0%} anyway" if way.get("noise") else ""))
     for ps in w["ps"]:
         full = "never full" if ps["oom_in_s"] is None else f"full in {figures.seconds(ps['oom_in_s'])}"
         lines.append(
