@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
+from collections.abc import Awaitable
 from datetime import UTC, datetime
 from typing import ClassVar
 
@@ -118,12 +120,15 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
 
     async def reconcile(self, key: str, machine: DeciderMachine) -> None:
         if machine.ended:
-            self._machines.pop(key, None)
+            self._forget(key)
         else:
             self._machines[key] = machine
         self._woken.set()
 
     async def released(self, key: str) -> None:
+        self._forget(key)
+
+    def _forget(self, key: str) -> None:
         for kept in (self._machines, self._told, self._noted):
             kept.pop(key, None)
 
@@ -141,25 +146,49 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
             await reflector.synced.wait()
         while True:
             self._woken.clear()
-            jobs = {job_of(one): one for one in self._seen().jobs.values()}
+            seen = self._seen()
+            jobs = {job_of(one): one for one in seen.jobs.values()}
             for job in sorted({*self._machines, *(job for job, one in jobs.items() if asks(one))}):
-                await self._follow(job, jobs.get(job))
+                await self._guarded(job, self._follow(job, jobs.get(job), seen))
+                await asyncio.sleep(0)  # what is only looked at waits for nothing, and others have to run
+            await self._write_all()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.look_s):
                     await self._woken.wait()
 
-    async def _follow(self, job: str, one: Object | None) -> None:
-        """Look at one object; its errors do not affect others."""
+    async def _follow(self, job: str, one: Object | None, seen: SeenObjects) -> None:
+        """Look at one object."""
+        machine = self.machine_of(job)
+        if machine is None or not machine.state.job:
+            if one is not None:
+                await self._find(job, one)
+        elif not machine.ended:
+            await self._show(job, one, machine, seen)
+            if one is not None:
+                await self._note(one, machine.state)
+        elif one is not None and asks(one) and not ended(one):
+            over = f"its job {job} was cancelled, or it asked for no size meanwhile"
+            await self._refuse(job, one, f"{reference(one)} gets no size any more: {over}; make the Job anew")
+
+    async def _write_all(self) -> None:
+        """Write the open decisions, by objects that are read again for all of them."""
+        waiting = {job for job, machine in self._machines.items() if _waits(machine.state.write)}
+        if not waiting:
+            return
         try:
-            machine = self.machine_of(job)
-            if machine is None or not machine.state.job:
-                if one is not None:
-                    await self._find(job, one)
-            elif not machine.ended:
-                await self._show(job, one)
-                if one is not None:
-                    await self._note(one, machine.state)
-                    await self._write(job, one, machine)
+            for reflector in self._reflectors:
+                await reflector.list()
+        except KubeFault as fault:
+            log.warning("objects cannot be read; decisions wait", fault=str(fault))
+            return
+        for job, one in {job_of(one): one for one in self._seen().jobs.values()}.items():
+            if job in waiting:
+                await self._guarded(job, self._write(job, one))
+
+    async def _guarded(self, job: str, looking: Awaitable[None]) -> None:
+        """Wait for what is done with one object, whose errors do not affect others."""
+        try:
+            await looking
         except PartitionLost:  # another replica looks at this object
             pass
         except KubeFault as fault:
@@ -174,40 +203,45 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
         try:
             spec, (least, _) = JobSpec.parse(specification(one)), limits_of(one)
         except (UnfitObject, WireError) as unfit:
-            if self._unfit.get(job) != str(unfit):
-                self._unfit[job] = str(unfit)
-                name = f"{job[-8:]}.{one['metadata'].get('generation', 0)}"
-                await self._event(one, f"{name}.unfit", "SizeNotDecided", str(unfit), warns=True)
+            await self._refuse(job, one, str(unfit))
             return
         found = ObjectFound(job=job, spec=spec.model_dump_json(), least=least)
         await self._tell(job, found)
 
-    async def _show(self, job: str, one: Object | None) -> None:
+    async def _refuse(self, job: str, one: Object, reason: str) -> None:
+        """Tell on an object, once, why it gets no size."""
+        if self._unfit.get(job) != reason:
+            self._unfit[job] = reason
+            await self._event(one, f"{job[-8:]}.unfit", "SizeNotDecided", reason, warns=True)
+
+    async def _show(self, job: str, one: Object | None, machine: DeciderMachine, seen: SeenObjects) -> None:
         """Let the machine see the object as it is now."""
         if one is None:
-            await self._tell(job, gone(job, "the object was deleted"))
+            await self._reflectors[0].list()  # a watch may lag behind what another replica has seen
+            if not any(job_of(each) == job for each in self._seen().jobs.values()):
+                await self._tell(job, gone(job, "the object was deleted"))
         elif not asks(one):
             await self._tell(job, gone(job, f"{reference(one)} asks for no size any more"))
         else:
-            await self._tell(job, observed(one, self._seen()))
+            write = machine.state.write
+            late = write is not None and self.server_now() - write.decided_s >= machine.rules.refused_after_s
+            await self._tell(job, observed(one, seen), again=late)
 
-    async def _tell(self, job: str, message: Message) -> None:
-        if self._told.get(job) != message:
+    async def _tell(self, job: str, message: Message, again: bool = False) -> None:
+        """Let the machine see what it has not seen yet. again: show it as the sight of now, though nothing changed."""
+        if again or self._told.get(job) != message:
             await self.observe(job, message)
             self._told[job] = message
 
-    async def _write(self, job: str, one: Object, machine: DeciderMachine) -> None:
+    async def _write(self, job: str, one: Object) -> None:
         """Write the open decision, unless the object or its queue has changed since it was made."""
-        write = machine.state.write
-        if write is None or write.written:
+        machine = self.machine_of(job)
+        write = machine.state.write if machine is not None else None
+        if machine is None or write is None or not _waits(write):
             return
-        for reflector in self._reflectors:
-            await reflector.list()
-        fresh = self._seen().jobs.get(one["metadata"]["name"])
-        if fresh is None or not asks(fresh) or observed(fresh, self._seen()) != machine.state.seen:
-            return  # the next look shows it to the machine
-        if machine.state.write is write:
-            await self._patch(job, fresh, write)
+        is_as_seen = asks(one) and observed(one, self._seen()) == machine.state.seen
+        if is_as_seen:  # else the next look shows it
+            await self._patch(job, one, write)
 
     async def _patch(self, job: str, one: Object, write: SizeWrite) -> None:
         assert self._api is not None
@@ -233,7 +267,9 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
             self._noted[job] = ends
 
     async def _event(self, one: Object, name: str, reason: str, message: str, warns: bool = False) -> None:
+        """Make an event. Its name has a digest of its text: the same one twice is one, another text is another one."""
         assert self._api is not None
+        name = f"{name}.{hashlib.sha256(message.encode()).hexdigest()[:8]}"
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         try:
             await self._api.create(EVENTS, event_about(one, name, reason, message, warns, now))
@@ -243,3 +279,8 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
 
     def _seen(self) -> SeenObjects:
         return SeenObjects(*(each.store.objects for each in self._reflectors))
+
+
+def _waits(write: SizeWrite | None) -> bool:
+    """Return whether a decision is not written into its object yet."""
+    return write is not None and not write.written

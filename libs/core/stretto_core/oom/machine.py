@@ -76,7 +76,7 @@ class OomMachine:
                 return self._measured(event, now)
             case JobProgressed():
                 self._progressed(event)
-            case PlanDecided(plan=plan):
+            case PlanDecided(plan=plan) if state.opened is not None:  # not of an object that others run
                 state.limit_bytes = plan.ps_memory_bytes
             case PlanApplied(plan=plan):
                 for server in state.servers.values():

@@ -116,7 +116,7 @@ class ProfilerMachine:
                 return self._reported(event, now)
             case JobOpened() if not state.batch_size:
                 state.batch_size, state.watched = event.batch_size, event.watched
-            case PlanDecided(version=version) if version > state.decided_version:
+            case PlanDecided(version=version) if state.batch_size and version > state.decided_version:
                 state.decided_version = version
                 return self._cut(event.job, now)
             case PlanApplied(version=version) if version > state.plan_version:

@@ -277,7 +277,8 @@ def changed_plan(view: JobView, workers: int | None, ps: int | None) -> Plan:
     asked = {name: count for name, count in (("workers", workers), ("ps", ps)) if count is not None}
     if ps is not None:
         check_has_no_program(view, "ps", ps, "there are no parameter servers")
-    is_alone = view.level in (0, CONSISTENT) and not (view.spec.program is not None and view.spec.program.together)
+    program = view.spec.program
+    is_alone = program is not None and program.guarantee in (0, CONSISTENT) and not (program.together or program.object)
     if is_alone and workers not in (None, 1):
         text = f"{view.name} runs all of its program in one worker: {view.guarantee}"
         remedy = "1; with program.resize restart, workers are ranks of one program; at level 1 each may run its own"
