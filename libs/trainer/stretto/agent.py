@@ -2,27 +2,31 @@
 
 Nothing but the standard library is needed here: the process that runs the program, :mod:`stretto.program`, leases
 shards, sends heartbeats and reports, and the program asks it for one batch after the other over a socket.
+
+Items of :func:`prepared` travel as pickles: data workers and workers run one user's program, in pods of one job.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import socket
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from .errors import StrettoError
+from .items import GONE, SharedItems, likely, reached, serve
 
 ADDRESS_VARIABLE = "STRETTO_AGENT"
 """Variable of a program with the path of the socket at which it asks for batches."""
 NEXT, CHECKPOINT, SAVED, UNSAVED, RESTORED = "next", "checkpoint", "saved", "unsaved", "restored"
 """Requests of a program, a line each."""
 BATCH, END, LEAVE, REFUSED = "batch", "end", "leave", "refused"
-"""The first words of an answer; after ``batch`` follow the first number and the one behind the last."""
+"""The first words of an answer; after ``batch`` follow the first number and the one behind the last, and where data
+workers could use them, those two of the batch that most likely follows."""
 SAVE, LOAD, DONE = "save", "load", "done"
 """First words of answers about checkpoints; after the first two follows a folder, after the last a name or nothing."""
-
-_GONE = "the process that runs this program is gone; end, and Stretto runs it again"
+PREPARES_VARIABLE = "STRETTO_AGENT_PREPARES"
+"""Variable of a program in a data worker: the number of processes that are to compute items."""
 
 
 class _Line:
@@ -35,10 +39,12 @@ class _Line:
                 f"{ADDRESS_VARIABLE} is not set: submit a job file with program.command and a dataset, and Stretto "
                 "runs this program with it"
             )
-        try:
-            self._link = connected(path)
-        except OSError as error:
-            raise StrettoError(f"{ADDRESS_VARIABLE} = {path} cannot be reached: {error.strerror}; {_GONE}") from error
+        if PREPARES_VARIABLE in os.environ:
+            raise StrettoError(
+                "this program runs in a data worker, which has no samples: call stretto.agent.prepared(dataset) before "
+                "samples, restored and checkpoint, and before torch.distributed is initialised"
+            )
+        self._link = reached(path)
         self._answers = self._link.makefile("r", encoding="utf-8")
 
     def ask(self, request: str) -> tuple[str, str]:
@@ -47,11 +53,11 @@ class _Line:
             self._link.sendall(f"{request}\n".encode())
             word, _, rest = self._answers.readline().rstrip("\n").partition(" ")
         except OSError as error:
-            raise StrettoError(_GONE) from error
+            raise StrettoError(GONE) from error
         if word == LEAVE:
             raise SystemExit(0)
         if word in ("", REFUSED):
-            raise StrettoError(rest or _GONE)
+            raise StrettoError(rest or GONE)
         return word, rest
 
     def close(self) -> None:
@@ -104,8 +110,9 @@ def samples(save: Callable[[str], object] | None = None) -> Iterator[range]:
             is_over = word == END
             if is_over:
                 return
-            first, stop = rest.split()
-            yield range(int(first), int(stop))
+            first, stop, *following = map(int, rest.split())
+            likely[:] = [range(*following)] if following else []
+            yield range(first, stop)
     finally:
         if not is_over and line in _lines:  # the batch that the loop was left in does not count as trained
             _hang_up()
@@ -148,15 +155,29 @@ def restored(load: Callable[[str], object]) -> bool:
     return True
 
 
-def connected(path: str) -> socket.socket:
-    """Return a connection to the socket at ``path``, which may be longer than the address of a socket."""
-    link = socket.socket(socket.AF_UNIX)
-    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
-    try:
-        link.connect(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
-    except OSError:
-        link.close()
-        raise
-    finally:
-        os.close(folder)
-    return link
+def prepared(dataset: Any) -> Any:
+    """Return the data set with its items computed by data workers as well (``resources.data``), a batch ahead.
+
+    A PyTorch ``DataLoader`` takes the data set that is returned in place of ``dataset``, whose ``dataset[number]`` has
+    to depend on the number alone. The numbers that are trained stay the same, since any item that no data worker gives
+    in time is computed here. Data workers run this program, too: there this function never returns, and its process
+    ends once its data worker leaves. Without Stretto the data set itself is returned.
+
+    Raises:
+        StrettoError: the data set has no items by number, or the program has called this function before.
+    """
+    path = os.environ.get(ADDRESS_VARIABLE)
+    if not path:
+        return dataset
+    if not hasattr(dataset, "__getitem__"):
+        raise StrettoError(f"{type(dataset).__name__} has no items by number: give a data set with __getitem__")
+    if PREPARES_VARIABLE in os.environ:
+        serve(dataset, path, int(os.environ[PREPARES_VARIABLE]))
+    if _prepared:
+        raise StrettoError("prepared was called before: data workers know of one data set; read others without it")
+    _prepared.append(SharedItems(dataset, path))
+    return _prepared[0]
+
+
+_prepared: list[SharedItems] = []
+"""The data set that data workers know, if there is one."""

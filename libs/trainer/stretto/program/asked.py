@@ -1,4 +1,6 @@
-"""The socket at which a program asks for its batches: one of its processes at a time, one line at a time."""
+"""The socket at which a program asks for its batches: one of its processes at a time, one line at a time.
+
+Other connections, as those for items, are served beside."""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TextIO
 
 from ..agent import REFUSED
 
@@ -20,11 +23,20 @@ SILENT_S = 60.0
 log = logging.getLogger("stretto.worker")
 
 
-class AskedSocket:
-    """Answers the program's processes by ``answer``; ``left`` is called when one of them has closed its connection."""
+Served = Callable[[socket.socket, TextIO, str], None]
+"""Serves a connection until its end, of which the first line was read."""
 
-    def __init__(self, answer: Callable[[str], str], left: Callable[[], None]) -> None:
-        self._answer, self._left = answer, left
+
+class AskedSocket:
+    """Answers the program's processes by ``answer``; ``left`` is called when one of them has closed its connection.
+
+    ``others``: by the first word of a first line, what serves connections that ask for no samples.
+    """
+
+    def __init__(
+        self, answer: Callable[[str], str], left: Callable[[], None], others: Mapping[str, Served] | None = None
+    ) -> None:
+        self._answer, self._left, self._others = answer, left, others or {}
         self.asking = threading.Lock()
         """Held while a process of the program takes the samples."""
         self._links: set[socket.socket] = set()
@@ -63,6 +75,9 @@ class AskedSocket:
         with link, link.makefile("r", encoding="ascii") as asked:
             request = asked.readline().strip()  # before any answer, which an unread request would lose
             if not request:
+                return
+            if (serve := self._others.get(request.split()[0])) is not None:
+                serve(link, asked, request)
                 return
             self._end_silence()
             if not self.asking.acquire(timeout=ASKING_S):

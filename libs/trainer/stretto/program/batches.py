@@ -6,6 +6,7 @@ import threading
 import time
 
 from stretto_messages.dispatcher import NextShardReply
+from stretto_messages.values import Shard
 
 from ..agent import BATCH, END, LEAVE, REFUSED
 from ..worker.leases import Leases
@@ -29,6 +30,7 @@ class Batches:
         consistent: bool = False,
         least: int = 0,
         release_s: float = 0.0,
+        tells_likely: bool = False,
     ) -> None:
         self._consistent = consistent
         """The program's parameters and the ledger go back together (level 2)."""
@@ -40,6 +42,8 @@ class Batches:
         """Samples of a batch, and the fewest that are left of a shard if any are; twice those fit into a batch."""
         self._release_s = release_s
         """Seconds for which the dispatcher is told what comes back, where the pod goes on: it would get it again."""
+        self._tells_likely = tells_likely
+        """True if an answer has the batch that most likely follows, too: data workers compute its items meanwhile."""
         self._leaving = leaving
         self.is_left = False
         """True once a program of level 2 has left its loop in the middle of a batch: it gets no other one."""
@@ -72,7 +76,7 @@ class Batches:
                 first = shard.start + self._leases.offset
                 self._given = self._begun = self._size(shard.length - self._leases.offset)
                 self._given_at_s = time.monotonic()
-                return f"{BATCH} {first} {first + self._given}"
+                return f"{BATCH} {first} {first + self._given}{self._likely(shard, first + self._given)}"
             reply = self._leases.next(0)
             if reply is not None and reply.stale:  # the shard is trained again, and the parameters have it
                 self.lost |= self._consistent
@@ -80,6 +84,11 @@ class Batches:
                 self.ended = True
                 return END
             self._wait(reply)
+
+    def _likely(self, shard: Shard, first: int) -> str:
+        """Return the numbers of the next batch of this shard, with a space before each; empty: there is none."""
+        left = shard.start + shard.length - first
+        return f" {first} {first + self._size(left)}" if self._tells_likely and left else ""
 
     def _size(self, left: int) -> int:
         """Return how many samples the next batch has. ``left``: those of its shard that were in no batch yet."""

@@ -7,6 +7,7 @@ numbers of its samples by :mod:`stretto.agent` (level 1). Ranks of one program h
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import time
 from pathlib import Path
@@ -15,12 +16,15 @@ from stretto_wire.program import ProgramSpec
 
 from ..agent import ADDRESS_VARIABLE, LEAVE, NEXT, REFUSED
 from ..errors import BusError, DataError
+from ..items import ITEMS
 from ..pod.process import EXIT_OK, EXIT_PLATFORM, Pod, run_pod
 from ..worker.leases import HEARTBEAT_S, Leases
 from .asked import AskedSocket
 from .batches import AGAIN_S, Batches
 from .child import Child, patience_of
 from .consistent import Consistent, consistent_of
+from .far_items import FarItems
+from .item_server import ItemServer
 from .ranks import RankHost
 from .telemetry import Telemetry
 
@@ -37,11 +41,18 @@ class ProgramHost:
         meter = self._telemetry.meter
         self._child = Child(pod, program, meter)
         self._leases = Leases(pod.bus, pod.leaving)
-        batch_size = pod.settings.spec.dataset.batch_size
-        is_consistent = program.consistent
-        self._batches = Batches(self._leases, meter, batch_size, pod.leaving, consistent=is_consistent)
+        spec = pod.settings.spec
+        self._batches = Batches(
+            self._leases,
+            meter,
+            spec.dataset.batch_size,
+            pod.leaving,
+            consistent=program.consistent,
+            tells_likely=spec.resources.data.always > 0,
+        )
         self._consistent: Consistent | None = None
-        self._asked = AskedSocket(self._answered, self._batches.forget)
+        self._items = FarItems(pod)
+        self._asked = AskedSocket(self._answered, self._batches.forget, {ITEMS: self._items.serve})
 
     def run(self) -> int:
         """Run the program to its end and return the pod's exit code. Raises DataError: the program failed."""
@@ -52,6 +63,7 @@ class ProgramHost:
         if self._program.consistent:
             self._consistent = consistent_of(self._pod, self._leases, self._batches, self._pod.leaving)
             self._consistent.begin()
+        self._items.follow()
         address = self._asked.listen(self._pod.settings.pod_folder or Path.cwd())
         self._asked.begin()
         code = self._wait(self._child.start({ADDRESS_VARIABLE: address}))
@@ -155,5 +167,7 @@ def run(pod: Pod) -> int:
 
 
 def main() -> None:
-    """Run the pod until its program has ended."""
+    """Run the pod, a worker or a data worker, until its program has ended."""
+    if os.environ.get("STRETTO_POD", "").startswith("data-"):
+        run_pod("data", lambda pod: ItemServer(pod).run())
     run_pod("worker", run)

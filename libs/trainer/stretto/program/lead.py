@@ -260,9 +260,14 @@ class Lead:
         word, *numbers = self.batches.next().split()
         if word != BATCH:
             return self._end(word)
-        first, stop = map(int, numbers)
+        step, *likely = zip(*[map(int, numbers)] * 2, strict=True)
+        parts = [self._divided(*each) for each in (step, *likely)]
+        return {rank: " ".join((BATCH, *(each[rank] for each in parts))) for rank in self._ranks}
+
+    def _divided(self, first: int, stop: int) -> list[str]:
+        """Return the numbers of each rank's part of a step."""
         ends = [first + (stop - first) * rank // len(self._ranks) for rank in (*self._ranks, len(self._ranks))]
-        return {rank: f"{BATCH} {ends[rank]} {ends[rank + 1]}" for rank in self._ranks}
+        return [f"{ends[rank]} {ends[rank + 1]}" for rank in self._ranks]
 
     def _all_saving(self, answer: str) -> dict[int, str]:
         with self._turn:

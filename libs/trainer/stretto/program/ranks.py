@@ -24,6 +24,7 @@ from stretto_wire.program import PORT_VARIABLE, ProgramSpec
 
 from ..agent import ADDRESS_VARIABLE, BATCH, CHECKPOINT, DONE, END, LEAVE, NEXT, REFUSED
 from ..errors import BusError, DataError
+from ..items import ITEMS
 from ..pod.process import EXIT_OK, EXIT_PLATFORM, LOOPBACK, Pod
 from ..pod.servers import listed
 from ..worker.leases import HEARTBEAT_S, Leases
@@ -32,6 +33,7 @@ from .asked import AskedSocket
 from .batches import Batches
 from .child import SIGNALLED, Child, patience_of
 from .consistent import consistent_of
+from .far_items import FarItems
 from .lead import AGAIN, BLAMED, GO, LOOK_S, WAIT_S, Lead
 from .telemetry import Telemetry
 
@@ -237,7 +239,8 @@ class RankHost:
         self._pod, self._program = pod, program
         self._telemetry = Telemetry(pod)
         self._child = Child(pod, program, self._telemetry.meter)
-        self._asked = AskedSocket(self._answered, self._left)
+        self._items = FarItems(pod)
+        self._asked = AskedSocket(self._answered, self._left, {ITEMS: self._items.serve})
         self._groups = NewestGroup(pod, self._end_if_over)
         self._member: Membership | None = None
         self._over = 0
@@ -258,6 +261,7 @@ class RankHost:
             encrypted=access.encrypted,
         ) as listener:
             self._groups.follow()
+            self._items.follow()
             self._telemetry.begin(listener.address)
             self._pod.every(lambda: HEARTBEAT_S, self._beat)
             self._pod.every(lambda: HEARTBEAT_S, self._look)
@@ -314,6 +318,7 @@ class RankHost:
             consistent=self._program.consistent,
             least=spec.resources.workers.count.max,
             release_s=RELEASE_S,
+            tells_likely=spec.resources.data.always > 0,
         )
         if self._program.consistent:
             consistent = consistent_of(self._pod, leases, batches, stop)

@@ -39,7 +39,7 @@ from stretto_messages.pods import (
     WorkerReported,
 )
 from stretto_messages.profiler import GetReportInterval, GetReportIntervalReply
-from stretto_messages.values import Evaluation, GroupMember, ParameterServer, Shard
+from stretto_messages.values import DataWorker, Evaluation, GroupMember, ParameterServer, Shard
 from stretto_plane import Key
 from stretto_wire.codec import decode, encode
 from stretto_wire.contract import registry
@@ -78,6 +78,8 @@ class Cluster:
         """Stage and first layer of the workers of later stages."""
         self.group: tuple[GroupMember, ...] = ()
         self.group_version = self.group_wanted = 0
+        self.data_workers: tuple[DataWorker, ...] = ()
+        self.data_version = 0
         self.version = 0
         batch = spec.dataset.batch_size * spec.dataset.batches_per_shard
         starts = range(0, spec.dataset.samples, batch)
@@ -160,8 +162,7 @@ class Cluster:
         }
         self.logs[pod] = self.folder / f"{pod}.log"
         with open(self.logs[pod], "wb") as log:
-            runs_program = role == "worker" and self.spec.program is not None
-            command = ("-m", "stretto.program" if runs_program else f"stretto.{role}")
+            command = ("-m", "stretto.program" if self.spec.program is not None else f"stretto.{role}")
             if self._warm is None:
                 process = subprocess.Popen(
                     [sys.executable, *command], env=environment, stdout=log, stderr=subprocess.STDOUT
@@ -243,6 +244,14 @@ class Cluster:
         members = (GroupMember(index=int(pod.partition("-")[2]), address=address) for pod, address in found.items())
         self._announce(tuple(members), wanted)
 
+    def announce_data_workers(self, *pods: str) -> None:
+        """Name the data workers that there are from now on, to workers that ask from now on."""
+        found = {pod: self.ready(pod).address for pod in pods}
+        self.data_version += 1
+        self.data_workers = tuple(
+            DataWorker(index=int(pod.partition("-")[2]), address=address) for pod, address in found.items()
+        )
+
     def _announce(self, members: tuple[GroupMember, ...], wanted: int) -> None:
         self.group_version, self.group, self.group_wanted = self.group_version + 1, members, wanted
         event = GroupChanged(job=self.job, version=self.group_version, workers=members, wanted=wanted)
@@ -312,6 +321,8 @@ class Cluster:
                 group_version=self.group_version,
                 group=self.group,
                 group_wanted=self.group_wanted,
+                data_version=self.data_version,
+                data_workers=self.data_workers,
             )
         if isinstance(request, NextShard):
             return self._next(request)

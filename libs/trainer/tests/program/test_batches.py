@@ -15,11 +15,11 @@ from stretto.worker.step_timer import StepTimer
 class Asked:
     """A program that asks; ``leaving`` and the ledger's state are the test's."""
 
-    def __init__(self, batch_size: int = 8, least: int = 0, *, runs_program: bool = False) -> None:
+    def __init__(self, batch_size: int = 8, least: int = 0, *, runs_program: bool = False, **more: bool) -> None:
         self.bus, self.leaving, self.meter = LedgerBus(), threading.Event(), StepTimer()
         self.bus.ledger.state.runs_program = runs_program
         self.leases = Leases(self.bus, self.leaving)  # type: ignore[arg-type]
-        self.batches = Batches(self.leases, self.meter, batch_size, self.leaving, least=least)
+        self.batches = Batches(self.leases, self.meter, batch_size, self.leaving, least=least, **more)
 
     def next(self) -> list[int]:
         word, *numbers = self.batches.next().split()
@@ -47,6 +47,13 @@ def test_a_batch_counts_once_the_next_one_is_asked_for() -> None:
     assert asked.leases.offset == 0
     asked.next()
     assert asked.leases.offset == 8
+
+
+def test_where_data_workers_could_use_it_a_batch_names_the_next_one_of_its_shard() -> None:
+    batches = Asked(tells_likely=True).batches
+    first = int(batches.next().split()[1])
+    assert batches.next() == f"{stretto.agent.BATCH} {first + 8} {first + 16} {first + 16} {first + 20}"
+    assert batches.next() == f"{stretto.agent.BATCH} {first + 16} {first + 20}", "the shard is over then"
 
 
 def test_a_worker_that_leaves_gives_the_rest_back_and_repeats_nothing() -> None:

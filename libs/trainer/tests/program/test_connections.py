@@ -23,7 +23,8 @@ from stretto_wire.program import ProgramSpec
 
 
 def hosted(level: Any = 1) -> Any:
-    spec = SimpleNamespace(dataset=SimpleNamespace(batch_size=8))
+    resources = SimpleNamespace(data=SimpleNamespace(always=0))
+    spec = SimpleNamespace(dataset=SimpleNamespace(batch_size=8), resources=resources)
     settings = SimpleNamespace(spec=spec, plan_version=1, cpu_cores=1.0, stop_grace_s=15.0)
     pod = SimpleNamespace(bus=LedgerBus(), leaving=threading.Event(), settings=settings)
     return ProgramHost(cast("Pod", pod), ProgramSpec(command=("train",), level=level))

@@ -187,3 +187,45 @@ print("last words")
     hold.unlink()
     wait_for(lambda: "last words" in cluster.log("worker-0"))
     assert "step 7" in cluster.log("worker-0")
+
+
+PREPARES = """\
+import os, time, stretto.agent
+from pathlib import Path
+
+POD = os.environ["STRETTO_POD"]
+
+
+class Slow:
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, number):
+        time.sleep(0.02)
+        if POD != "worker-0":
+            Path({done!r}, str(number)).touch()
+        return number * number, POD
+
+
+items = stretto.agent.prepared(Slow())
+for step, batch in enumerate(stretto.agent.samples()):
+    for number, (square, pod) in zip(batch, items.__getitems__(batch), strict=True):
+        print("trains", number, square, pod, flush=True)
+    while step == 0 and len(os.listdir({done!r})) < 4:  # the data worker computes the batch that follows
+        time.sleep(0.02)
+"""
+
+
+def test_a_data_worker_computes_items_of_a_program_which_trains_the_same_numbers(
+    begun: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    (done := tmp_path / "done").mkdir()
+    script, data = PREPARES.format(done=str(done)), {"mode": "always", "count": 1, "cpu_cores": 2}
+    cluster = begun(script, dataset=DATASET, resources={"data": data})
+    cluster.launch("data-0", STRETTO_CPU_CORES="2", **cluster.own_folder("data-0"))
+    cluster.announce_data_workers("data-0")
+    assert launched(cluster, "worker-0").wait(60) == 0, cluster.log("worker-0")
+    lines = [line.split()[1:] for line in cluster.log("worker-0").splitlines() if line.startswith("trains ")]
+    assert [(int(number), int(square)) for number, square, _ in lines] == [(each, each * each) for each in range(64)]
+    assert "data-0" in {pod for _, _, pod in lines[4:8]}
+    assert cluster.terminate("data-0") == 0, cluster.log("data-0")

@@ -35,7 +35,14 @@ class Ranks:
         bus = PodOf(job, first)
         leases = Leases(bus, self.stop)  # type: ignore[arg-type]
         batches = Batches(
-            leases, StepTimer(), count * BATCH_SIZE, self.stop, consistent=consistent, least=RANKS_MAX, release_s=2.0
+            leases,
+            StepTimer(),
+            count * BATCH_SIZE,
+            self.stop,
+            consistent=consistent,
+            least=RANKS_MAX,
+            release_s=2.0,
+            tells_likely=True,
         )
         kept = KeptCheckpoints(f"file://{job.folder}", "j", first)
         saves = Consistent(bus, leases, batches, kept, self.stop) if consistent else None  # type: ignore[arg-type]
@@ -49,6 +56,8 @@ class Ranks:
         self.trained = Counter[int]()
         self.since = 0
         self.is_over = False
+        self.parts, self.likely = list[range](), list[range]()
+        """The last step of each rank, and the one that most likely follows."""
         self._number = 0
 
     def ask(self, requests: list[str]) -> list[str]:
@@ -72,7 +81,8 @@ class Ranks:
         if (word := words.pop()) != BATCH:
             self.is_over = True
             return word
-        parts = [range(*map(int, numbers)) for _, *numbers in answers]
+        self.parts = parts = [range(int(first), int(stop)) for _, first, stop, *_ in answers]
+        self.likely = [range(*map(int, likely)) for _, _, _, *likely in answers if likely]
         sizes = [len(part) for part in parts]
         assert min(sizes) >= 1
         assert max(sizes) - min(sizes) <= 1
@@ -220,7 +230,7 @@ def test_a_rank_alone_gets_no_step_before_the_others_ask(tmp_path: Path) -> None
     assert made.lead.ask(1, 1, NEXT) == AGAIN, "the first one decides"
     answers = [made.lead.ask(rank, 1, NEXT).split() for rank in range(3)]
     assert [word for word, *_ in answers] == [BATCH] * 3
-    assert [int(stop) - int(first) for _, first, stop in answers] == [BATCH_SIZE] * 3
+    assert [int(stop) - int(first) for _, first, stop, *_ in answers] == [BATCH_SIZE] * 3
     assert [made.lead.ask(rank, 1, NEXT).split() for rank in range(3)] == answers, "the same request, the same answer"
 
 
@@ -365,3 +375,12 @@ def test_nobody_starts_before_the_books_have_gone_back(tmp_path: Path, monkeypat
     with pytest.raises(BusError):
         again.begin("127.0.0.1", 0)
     assert again.join(0) == AGAIN
+
+
+def test_each_rank_is_told_its_part_of_the_step_that_follows(tmp_path: Path) -> None:
+    ranks = Ranks(Job(tmp_path, shard_batches=6), "worker-0", 3, consistent=False)
+    assert ranks.step() == BATCH
+    likely = ranks.likely
+    assert ranks.step() == BATCH
+    assert ranks.parts == likely
+    assert not ranks.likely, "the shard is over"

@@ -1,0 +1,219 @@
+"""Items of a data set that data workers compute for a program: the program's side, in a worker and in a data worker.
+
+Nothing but the standard library is needed here, as in :mod:`stretto.agent`. A worker's program cuts a batch into pieces
+and asks for them while the step before computes. Data workers begin with the first piece; once the program waits for
+the batch, the program takes back whatever they have not begun, from the last piece on, and computes that itself. So a
+batch takes no longer than where it is computed alone, but for what a piece takes on its way, and data workers that do
+not pay are asked rarely.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+from .errors import StrettoError
+
+GONE = "the process that runs this program is gone; end, and Stretto runs it again"
+ITEMS, BACK, SERVES = "items", "back", "serves"
+"""First words of lines about items: asked for (the number of a piece, then those of its items); asked for no more (the
+number of a piece); and the one by which a process of a data worker offers to compute some."""
+_FRAME = struct.Struct("!qq")
+"""The head of an answer about items: the number of a piece, or in a data worker 1 for items and 0 for an error's text;
+then the length of what follows."""
+_LEAST_S, _PIECE_S, _PIECES_MAX = 0.001, 0.008, 64
+"""Seconds of a batch from which others are asked, those of a piece of one, and the most pieces. A piece takes some tenths
+of a millisecond on its way."""
+_LATE_S = 1.0
+"""Seconds, beside twice what its items take here, after which a piece that a data worker has begun is computed here."""
+_ALONE_S, _TRIAL_SHARE = 1.0, 0.02
+"""Seconds until data workers are asked again that gave nothing, and the share of the time for which trials that do not
+pay may be made."""
+_OWN_EVERY = 64
+"""Each so many batches a piece is computed here, to know what items take here by now."""
+likely: list[range] = []
+"""The batch that most likely follows the one that the program works on, if it is known."""
+
+
+class _Batch(NamedTuple):
+    """A batch that was asked for: the numbers of each piece's items, and pickled items that came; empty: compute them."""
+
+    numbers: list[int]
+    pieces: dict[int, list[int]]
+    came: dict[int, bytearray]
+
+
+class SharedItems:
+    """A data set whose items data workers compute, and this process whatever they have not begun when it waits."""
+
+    def __init__(self, dataset: Any, path: str) -> None:
+        self._dataset = dataset
+        self._link: socket.socket | None = reached(path)
+        self._poll = select.poll()
+        self._poll.register(self._link, select.POLLIN)
+        self._process = os.getpid()
+        self._ahead: _Batch | None = None
+        self._batches = self._last_piece = 0
+        self._own_s = self._far_s = self._again_s = 0.0
+        """Seconds of an item that is computed here, those that one of data workers keeps this process, and the time
+        from which they are asked."""
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, number: int) -> Any:
+        return self._dataset[number]
+
+    def __getitems__(self, numbers: Sequence[int]) -> Sequence[Any]:
+        batch, self._ahead = self._ahead, None
+        if batch is not None and batch.numbers != [*numbers]:
+            self._send("".join(f"{BACK} {piece}\n" for piece in batch.pieces))
+            batch = None
+        batch = batch or self._ask([*numbers])
+        items = self._own(numbers) if batch is None else self._gathered(batch)
+        self._ahead = self._ask([*likely[0]]) if likely else None
+        return items
+
+    def _ask(self, numbers: list[int]) -> _Batch | None:
+        """Ask for a batch; None: it is computed here."""
+        is_cheap = self._own_s * len(numbers) <= _LEAST_S
+        if is_cheap or os.getpid() != self._process or time.monotonic() < self._again_s:
+            return None
+        size = max(int(_PIECE_S / self._own_s), -(-len(numbers) // _PIECES_MAX), 1)
+        parts = [numbers[first : first + size] for first in range(0, len(numbers), size)]
+        batch = _Batch(numbers, dict(enumerate(parts, self._last_piece + 1)), {})
+        self._last_piece += len(parts)
+        lines = (f"{ITEMS} {piece} {' '.join(map(str, part))}\n" for piece, part in batch.pieces.items())
+        return batch if self._send("".join(lines)) else None
+
+    def _gathered(self, batch: _Batch) -> list[Any]:
+        """Return the items of a batch: the last pieces are computed here while data workers compute the first ones."""
+        began_s, found = time.monotonic(), dict[int, Any]()
+        self._batches += 1
+        is_own = self._batches % _OWN_EVERY == 0
+        for piece, numbers in reversed(batch.pieces.items()):
+            self._receive(batch, piece, 0.0)
+            if piece not in batch.came and not is_own and self._send(f"{BACK} {piece}\n"):
+                self._receive(batch, piece, _LATE_S + 2 * self._own_s * len(numbers))
+            items = None if is_own else _unpickled(batch.came.get(piece), len(numbers))
+            found[piece] = self._own(numbers) if items is None else items
+            is_own = False
+        now_s = time.monotonic()
+        self._far_s = (self._far_s + (now_s - began_s) / len(batch.numbers)) / 2
+        if not any(batch.came.values()):
+            self._again_s = now_s + _ALONE_S
+        elif self._far_s >= self._own_s:
+            self._far_s, self._again_s = 0.0, now_s + (now_s - began_s) / _TRIAL_SHARE
+        return [item for piece in batch.pieces for item in found[piece]]
+
+    def _own(self, numbers: Sequence[int]) -> Any:
+        began_s = time.monotonic()
+        items = _items(self._dataset, numbers)
+        took_s = (time.monotonic() - began_s) / max(1, len(numbers))
+        self._own_s = (self._own_s + took_s) / 2 if self._own_s else took_s
+        return items
+
+    def _send(self, lines: str) -> bool:
+        with contextlib.suppress(OSError):  # the process that runs this program is gone, which samples tells
+            if self._link is not None:
+                self._link.sendall(lines.encode())
+                return True
+        self._link = None
+        return False
+
+    def _receive(self, batch: _Batch, piece: int, wait_s: float) -> None:
+        """Take what has come, until the piece has, for so long."""
+        until_s = time.monotonic() + wait_s
+        while self._link is not None and piece not in batch.came:
+            if not self._poll.poll(max(0.0, until_s - time.monotonic()) * 1000):
+                return
+            try:
+                came, body = framed(self._link)
+            except (OSError, EOFError):
+                self._link = None
+                return
+            if came in batch.pieces:
+                batch.came[came] = body
+
+
+def _items(dataset: Any, numbers: Sequence[int]) -> Any:
+    at_once = getattr(dataset, "__getitems__", None)
+    return at_once(numbers) if at_once else [dataset[number] for number in numbers]
+
+
+def _unpickled(body: bytearray | None, count: int) -> list[Any] | None:
+    """Return so many items; None: there are none, or they cannot be read here."""
+    with contextlib.suppress(Exception):
+        if body and len(items := pickle.loads(body)) == count:
+            return items
+    return None
+
+
+def serve(dataset: Any, path: str, processes: int) -> NoReturn:
+    """Compute items for the data worker that runs this program, in so many processes, until it hangs up."""
+    is_fork = any(not os.fork() for _ in range(processes - 1))
+    try:
+        with contextlib.suppress(OSError), reached(path) as link, link.makefile("r", encoding="ascii") as asked:
+            link.sendall(f"{SERVES}\n".encode())
+            for line in asked:
+                numbers = [int(number) for number in line.split()]
+                try:
+                    answer = 1, pickle.dumps([*_items(dataset, numbers)], pickle.HIGHEST_PROTOCOL)
+                except Exception as error:  # computed where it is wanted, the item tells what is wrong
+                    answer = 0, f"{type(error).__name__}: {error}".encode()
+                send_frame(link, *answer)
+    finally:
+        if is_fork:
+            os._exit(0)
+    raise SystemExit(0)
+
+
+def send_frame(link: socket.socket, number: int, body: bytes | memoryview) -> None:
+    """Send an answer about items."""
+    link.sendall(_FRAME.pack(number, len(body)))
+    link.sendall(body)
+
+
+def framed(link: socket.socket) -> tuple[int, bytearray]:
+    """Receive an answer about items. Raises EOFError: the other side has hung up."""
+    number, length = _FRAME.unpack(_received(link, _FRAME.size))
+    return number, _received(link, length)
+
+
+def _received(link: socket.socket, length: int) -> bytearray:
+    body = bytearray(length)
+    rest = memoryview(body)
+    while rest:
+        if not (came := link.recv_into(rest)):
+            raise EOFError
+        rest = rest[came:]
+    return body
+
+
+def reached(path: str) -> socket.socket:
+    """Return a connection to the process that runs this program. Raises StrettoError: that process is gone."""
+    try:
+        return connected(path)
+    except OSError as error:
+        raise StrettoError(f"STRETTO_AGENT = {path} cannot be reached: {error.strerror}; {GONE}") from error
+
+
+def connected(path: str) -> socket.socket:
+    """Return a connection to the socket at ``path``, which may be longer than the address of a socket."""
+    link = socket.socket(socket.AF_UNIX)
+    folder = os.open(os.path.dirname(path), os.O_PATH | os.O_DIRECTORY)
+    try:
+        link.connect(f"/proc/self/fd/{folder}/{os.path.basename(path)}")
+    except OSError:
+        link.close()
+        raise
+    finally:
+        os.close(folder)
+    return link

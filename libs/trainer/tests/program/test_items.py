@@ -1,0 +1,281 @@
+"""Items that data workers compute for a program: the same numbers whoever computes them, and whoever dies meanwhile."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import stretto.agent
+from stretto import items
+from stretto.engine.link import Access
+from stretto.errors import DataError, StrettoError
+from stretto.items import SharedItems
+from stretto.pod.process import Pod
+from stretto.program.asked import AskedSocket
+from stretto.program.far_items import FarItems
+from stretto.program.item_server import ItemServer, Kind
+from stretto_plane import Connection, Key, Listener, PeerFailed
+from stretto_wire import JobSpec
+from trainer_harness import wait_for
+
+HOME, AWAY = "home", "away"
+TRIAL_SHARE = items._TRIAL_SHARE
+KEY = Key.random()
+ACCESS = Access(KEY, False)
+
+
+class Squares:
+    """Items that say where they were computed. ``wrong``: of that one an error comes."""
+
+    def __init__(self, where: str, wrong: int | None = None) -> None:
+        self.where, self.wrong = where, wrong
+        self.computed = list[int]()
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, number: int) -> tuple[int, str]:
+        if number == self.wrong:
+            raise ValueError(f"no square of {number}")
+        self.computed.append(number)
+        assert self.goes_on.wait(60)
+        return number * number, self.where
+
+
+class DataWorker:
+    """A data worker whose program is a thread."""
+
+    def __init__(self, folder: Path, dataset: Squares) -> None:
+        folder.mkdir()
+        job = {"name": "j", "program": {"command": ["train"]}, "dataset": {"samples": 100, "batch_size": 4}}
+        settings = SimpleNamespace(spec=JobSpec.parse(job), job="j", pod="data-0", cpu_cores=1.0, memory_bytes=2**30)
+        self.reports, self.announced = list[Any](), threading.Event()
+        bus = SimpleNamespace(report=self.reports.append)
+        pod = SimpleNamespace(
+            settings=settings, bus=bus, ready=lambda _: self.announced.set(), report_by=lambda _: None, access=ACCESS
+        )
+        self.server, self.dataset = ItemServer(cast("Pod", pod)), dataset
+        self.listener = Listener(f"unix:{folder}/plane.sock", self.server._handle, KEY, size_bytes_max=2**20)
+        self.address = self.server._address = self.listener.address
+        path = self.server._asked.listen(folder)
+        self.program = threading.Thread(target=self._serve, args=(path,), daemon=True)
+        self.program.start()
+        assert self.announced.wait(60)
+
+    def _serve(self, path: str) -> None:
+        with pytest.raises(SystemExit):
+            items.serve(self.dataset, path, 1)
+
+
+class Worker:
+    """A worker, and the items of its program."""
+
+    def __init__(self, folder: Path, dataset: Squares) -> None:
+        folder.mkdir()
+        self.far = FarItems(cast("Pod", SimpleNamespace(access=ACCESS)))
+        asked = AskedSocket(lambda _: "", lambda: None, {items.ITEMS: self.far.serve})
+        self.items = SharedItems(dataset, asked.listen(folder))
+
+    def take(self, numbers: range, likely: range | None = None) -> list[tuple[int, str]]:
+        items.likely[:] = [likely] if likely else []
+        return [*self.items.__getitems__(numbers)]
+
+
+@pytest.fixture(autouse=True)
+def pieces_of_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Items here take no time, and are asked for one by one all the same."""
+    monkeypatch.setattr(items, "_LEAST_S", 0.0)
+    monkeypatch.setattr(items, "_PIECE_S", 0.0)
+    monkeypatch.setattr(items, "_LATE_S", 60.0)
+    monkeypatch.setattr(items, "_ALONE_S", 0.0)
+    monkeypatch.setattr(items, "_TRIAL_SHARE", math.inf)
+    yield
+    items.likely.clear()
+
+
+@pytest.fixture
+def data_worker(tmp_path: Path) -> Iterator[Callable[..., DataWorker]]:
+    made = list[DataWorker]()
+
+    def make(wrong: int | None = None) -> DataWorker:
+        made.append(DataWorker(tmp_path / f"data-{len(made)}", Squares(AWAY, wrong)))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.dataset.goes_on.set()
+        each.server._asked.hang_up()
+        each.listener.close()
+
+
+def squares(numbers: range, where: str) -> list[tuple[int, str]]:
+    return [(number * number, where) for number in numbers]
+
+
+def test_a_batch_is_computed_away_while_the_step_before_it_runs(
+    tmp_path: Path, data_worker: Callable[..., DataWorker]
+) -> None:
+    away, worker = data_worker(), Worker(tmp_path / "worker", Squares(HOME))
+    worker.far.use([away.address])
+    assert len(worker.items) == 100
+    assert worker.items[3] == (9, HOME)
+    assert worker.take(range(4), range(4, 8)) == squares(range(4), HOME), "nobody knows yet what an item takes"
+    wait_for(lambda: len(away.dataset.computed) == 4)
+    assert worker.take(range(4, 8)) == squares(range(4, 8), AWAY)
+    away.server._report()
+    assert (away.reports[0].lanes, away.reports[0].batches) == (1, 1)
+    assert away.reports[0].busy_s > 0
+
+
+def test_what_no_data_worker_has_begun_is_computed_at_home(
+    tmp_path: Path, data_worker: Callable[..., DataWorker]
+) -> None:
+    away, home = data_worker(), Squares(HOME)
+    worker = Worker(tmp_path / "worker", home)
+    worker.far.use([away.address])
+    away.dataset.goes_on.clear()
+    worker.take(range(4), range(4, 8))
+    wait_for(lambda: away.dataset.computed == [4])
+    home.computed.clear()
+    threading.Timer(0.0, lambda: wait_for(lambda: home.computed == [7, 6, 5]) and away.dataset.goes_on.set()).start()
+    assert worker.take(range(4, 8)) == [*squares(range(4, 5), AWAY), *squares(range(5, 8), HOME)]
+
+
+def test_another_batch_than_the_likely_one_is_the_right_one(
+    tmp_path: Path, data_worker: Callable[..., DataWorker]
+) -> None:
+    away, worker = data_worker(), Worker(tmp_path / "worker", Squares(HOME))
+    worker.far.use([away.address])
+    worker.take(range(4), range(4, 8))
+    for numbers in (range(20, 25), range(4, 8)):
+        assert [square for square, _ in worker.take(numbers)] == [number * number for number in numbers]
+
+
+def test_a_data_worker_that_dies_is_left_until_there_are_others(
+    tmp_path: Path, data_worker: Callable[..., DataWorker]
+) -> None:
+    away, worker = data_worker(), Worker(tmp_path / "worker", Squares(HOME))
+    worker.far.use([away.address])
+    away.dataset.goes_on.clear()
+    worker.take(range(4), range(4, 8))
+    wait_for(lambda: away.dataset.computed == [4])
+    threading.Thread(target=away.listener.close, daemon=True).start()
+    assert worker.take(range(4, 8)) == squares(range(4, 8), HOME)
+    assert worker.take(range(8, 12)) == squares(range(8, 12), HOME)
+    other = data_worker()
+    worker.far.use([other.address])
+    worker.take(range(12, 16), range(16, 20))
+    wait_for(lambda: {*range(16, 20)} <= {*other.dataset.computed})
+    assert worker.take(range(16, 20)) == squares(range(16, 20), AWAY)
+
+
+def test_an_item_that_fails_fails_where_it_is_wanted(tmp_path: Path, data_worker: Callable[..., DataWorker]) -> None:
+    away, worker = data_worker(wrong=5), Worker(tmp_path / "worker", Squares(HOME, wrong=5))
+    worker.far.use([away.address])
+    worker.take(range(4), range(4, 8))
+    wait_for(lambda: len(away.dataset.computed) == 3)
+    with pytest.raises(ValueError, match="no square of 5"):
+        worker.take(range(4, 8))
+    with Connection(away.address, KEY, timeout_s=60.0) as connection:
+        with pytest.raises(PeerFailed, match="ValueError: no square of 5"):
+            connection.call(Kind.ITEMS, [b"5"])
+        with pytest.raises(PeerFailed, match="asked for by their numbers"):
+            connection.call(Kind.ITEMS, [b"5\nnext"])
+
+
+def test_a_process_of_a_data_worker_that_is_gone_ends_the_pod(data_worker: Callable[..., DataWorker]) -> None:
+    away = data_worker()
+    away.server._asked.hang_up()
+    away.program.join(60)
+    with (
+        Connection(away.address, KEY, timeout_s=60.0) as connection,
+        pytest.raises(PeerFailed, match="the process that computed items 5 is gone"),
+    ):
+        connection.call(Kind.ITEMS, [b"5"])
+    assert away.server._is_broken.is_set()
+
+
+class Clock:
+    """Seconds that pass only in items."""
+
+    now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, worker: Worker, own_s: float, far_s: float) -> tuple[Clock, list[str]]:
+    """Return a clock, and the lines that the program sends. Each item takes so long here, and away in vain."""
+    clock, sent = Clock(), list[str]()
+    monkeypatch.setattr(items, "time", clock)
+
+    def computed(_: object, numbers: Any) -> list[int]:
+        clock.now_s += own_s * len(numbers)
+        return [*numbers]
+
+    def answered(batch: Any, piece: int, _: float) -> None:
+        clock.now_s += far_s
+        batch.came[piece] = b"not a pickle"
+
+    monkeypatch.setattr(items, "_items", computed)
+    monkeypatch.setattr(worker.items, "_receive", answered)
+    monkeypatch.setattr(worker.items, "_send", lambda lines: not sent.append(lines))
+    return clock, sent
+
+
+def test_cheap_items_are_never_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(items, "_LEAST_S", 0.001)
+    worker = Worker(tmp_path / "worker", Squares(HOME))
+    _, sent = timed(monkeypatch, worker, own_s=0.0002, far_s=0.0)
+    for _ in range(10):
+        assert worker.take(range(4), range(4)) == [0, 1, 2, 3]
+    assert not sent
+
+
+def test_data_workers_that_do_not_pay_are_tried_for_a_small_part_of_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker = Worker(tmp_path / "worker", Squares(HOME))
+    monkeypatch.setattr(items, "_TRIAL_SHARE", TRIAL_SHARE)
+    clock, sent = timed(monkeypatch, worker, own_s=0.01, far_s=0.01)
+    began_s, steps = clock.now_s, 1000
+    for _ in range(steps):
+        worker.take(range(4), range(4))
+    assert sent
+    assert clock.now_s - began_s <= steps * 0.04 * 1.03
+
+
+@pytest.mark.parametrize("function", [lambda: next(stretto.agent.samples()), lambda: stretto.agent.restored(print)])
+def test_a_data_worker_has_no_samples(function: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(stretto.agent.ADDRESS_VARIABLE, "/nowhere/agent.sock")
+    monkeypatch.setenv(stretto.agent.PREPARES_VARIABLE, "1")
+    with pytest.raises(StrettoError, match=r"call stretto\.agent\.prepared\(dataset\) before samples"):
+        function()
+
+
+def test_a_data_set_is_shared_once_and_only_under_stretto(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(stretto.agent.ADDRESS_VARIABLE, raising=False)
+    dataset = Squares(HOME)
+    assert stretto.agent.prepared(dataset) is dataset
+    path = AskedSocket(lambda _: "", lambda: None).listen(tmp_path)
+    monkeypatch.setenv(stretto.agent.ADDRESS_VARIABLE, path)
+    monkeypatch.setattr(stretto.agent, "_prepared", [])
+    assert stretto.agent.prepared(dataset)[2] == (4, HOME)
+    with pytest.raises(StrettoError, match="prepared was called before"):
+        stretto.agent.prepared(dataset)
+    with pytest.raises(StrettoError, match="generator has no items by number"):
+        stretto.agent.prepared(iter(range(3)) and (number for number in range(3)))
+
+
+def test_a_job_of_level_0_has_no_items() -> None:
+    spec = JobSpec.parse({"name": "j", "program": {"command": ["train"]}})
+    pod = SimpleNamespace(settings=SimpleNamespace(spec=spec, cpu_cores=1.0))
+    with pytest.raises(DataError, match=r"level 0 .* leave resources\.data out"):
+        ItemServer(cast("Pod", pod)).run()
