@@ -212,8 +212,11 @@ def _check_resources(resources: Any, program: ProgramSpec) -> None:
     count = workers.count
     if resources.least.servers or resources.most.servers or resources.ps.extended:
         raise Unfit("leave ps out beside program: there are no parameter servers", "ps")
-    if resources.data.mode != "off":
-        raise Unfit("leave data out beside program: data workers prepare batches for models alone", "data")
+    if resources.data.mode == "auto":
+        decides = "a program has no data queue by which Stretto could decide how many it has use for"
+        raise Unfit(f"always beside program, and a count, or off: {decides}", "data", "mode")
+    if resources.data.always and program.level == 0:
+        raise Unfit("leave data out at level 0: data workers compute items of stretto.agent.prepared", "data")
     if workers.devices or workers.dense != "servers":
         named = "devices" if workers.devices else "dense"
         raise Unfit(f"leave {named} out beside program; workers.extended may be stated", "workers", named)

@@ -30,6 +30,13 @@ def test_a_program_without_a_dataset_is_one_run_of_one_worker() -> None:
     assert (bounded.workers, bounded.worker_memory_bytes) == (1, 2**31), "other limits of workers leave it at one"
 
 
+def test_a_program_that_takes_samples_may_have_data_workers() -> None:
+    spec = read_job(LEASED + "resources: {data: {mode: always, count: 2, cpu_cores: 1}}")
+    assert spec.resources.data.always == 2
+    assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
+    assert not read_job(LEASED + "resources: {data: {mode: 'off'}}").resources.data.always
+
+
 def test_the_workers_of_a_program_may_be_its_ranks() -> None:
     spec = read_job(RANKS + "resources: {workers: {count: {max: 5}}}")
     assert spec.program is not None
@@ -76,7 +83,8 @@ def test_ranks_of_level_1_are_told_that_their_parameters_are_theirs_to_keep() ->
         (LEASED.replace("]}", "], level: 0}"), "dataset", "leave dataset out at level 0"),
         (PROGRAM + "resources: {workers: {count: {max: 2}}}", "resources.workers.count.max = 2", "1 at level 0"),
         (LEASED + "resources: {ps: {count: {max: 3}}}", "resources.ps = {'count': {'max': 3}}", "leave ps out"),
-        (LEASED + "resources: {data: {mode: always, count: 1}}", "resources.data", "leave data out beside program"),
+        (LEASED + "resources: {data: {count: 1}}", "resources.data.mode", "always beside program, and a count"),
+        (PROGRAM + "resources: {data: {mode: always, count: 1}}", "resources.data", "leave data out at level 0"),
         (LEASED + "resources: {workers: {dense: group}}", "resources.workers.dense = group", "leave dense out"),
         (LEASED + "checkpoint: {every_s: 5}", "checkpoint", "the program keeps its own parameters"),
         (LEASED + "evaluate: 5", "evaluate", "leave evaluate out beside program"),

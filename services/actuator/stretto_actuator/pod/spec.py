@@ -157,5 +157,5 @@ def pod_spec(
         extended=extended_of(device.extended) if device else job.resources.extended.of_pod(pod.role),
         node_selector=device.node_selector if device else {},
         tolerations=device.tolerations if device else (),
-        listens=PORT_VARIABLE if job.program is not None and job.program.together else "",
+        listens=PORT_VARIABLE if job.program is not None and job.program.together and pod.role == "worker" else "",
     )

@@ -84,8 +84,19 @@ def test_the_program_of_ranks_may_listen_at_a_port(resize: str, listens: str) ->
     job = {"name": "j", "program": {"command": ["python"], "resize": resize}, "dataset": {"samples": 320}}
     spec = JobSpec.parse({**job, "resources": {"workers": {"count": {"max": 2}}}})
     state = ActuatorState(job="j", spec=spec.model_dump_json())
-    pod = Pod("worker-0", "worker", 0, 1.0, 2**28, 1, "plan", 0.0)
-    assert pod_spec(pod, state, ActuatorSettings(), Places("/run/stretto", "/scratch", ""), "", {}).listens == listens
+    assert [_of_program(role, state).listens for role in ("worker", "data")] == [listens, ""]
+
+
+def test_a_data_worker_of_a_program_runs_the_program_as_well() -> None:
+    job = {"name": "j", "program": {"command": ["python"]}, "dataset": {"samples": 320}}
+    state = ActuatorState(job="j", spec=JobSpec.parse(job).model_dump_json())
+    for role in ("worker", "data"):
+        assert _of_program(role, state).command[1:] == ("-m", "stretto.program")
+
+
+def _of_program(role: Any, state: ActuatorState) -> PodSpec:
+    pod = Pod(f"{role}-0", role, 0, 1.0, 2**28, 1, "plan", 0.0)
+    return pod_spec(pod, state, ActuatorSettings(), Places("/run/stretto", "/scratch", ""), "", {})
 
 
 TYPE = {

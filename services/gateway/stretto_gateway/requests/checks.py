@@ -228,6 +228,8 @@ def conflict(view: JobView, code: Kind, text: str, remedy: str) -> Problem:
 def check_data_workers(view: JobView, count: int | None) -> None:
     """Refuse another number of data workers where the specification fixes it. Raises Problem 422."""
     data = view.spec.resources.data
+    if view.level == 0:
+        check_has_no_program(view, "data", count, "at level 0 it takes no items that data workers could compute")
     if data.mode == "always":
         raise Problem(
             422,
