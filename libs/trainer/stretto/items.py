@@ -139,8 +139,7 @@ class SharedItems:
             except (OSError, EOFError):
                 self._link = None
                 return
-            if came in batch.pieces:
-                batch.came[came] = body
+            batch.came[came] = body
 
 
 def _items(dataset: Any, numbers: Sequence[int]) -> Any:

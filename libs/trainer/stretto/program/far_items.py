@@ -1,7 +1,8 @@
 """The items that a worker's program asks for, and the data workers that compute them: the worker between both.
 
 The program asks by lines over a connection of its own. Its pieces wait in one queue, from whose head one thread for
-each process of a data worker takes. A piece that no data worker gives is answered empty, and the program computes that.
+each process of a data worker takes. The program takes back what waits there once the batch is wanted, and computes that,
+as well as each piece that is answered empty.
 """
 
 from __future__ import annotations
@@ -87,7 +88,6 @@ class FarItems:
                 if not self._connections.get(address):
                     self._begin(address)
             self._moved.notify_all()
-            self._answer_if_alone()
 
     # --- the program ------------------------------------------------------------------------------------------
 
@@ -113,7 +113,6 @@ class FarItems:
         with self._moved:
             self._waiting.append(piece)
             self._moved.notify()
-            self._answer_if_alone()
 
     def _take_back(self, answers: _Answers, number: int) -> None:
         """Leave a piece to the program, unless a data worker has begun it."""
@@ -123,12 +122,6 @@ class FarItems:
                     del self._waiting[at]
                     answers.put(number)
                     return
-
-    def _answer_if_alone(self) -> None:
-        if not any(self._connections.get(address) for address in self._addresses):
-            while self._waiting:
-                piece = self._waiting.popleft()
-                piece.answers.put(piece.piece)
 
     # --- data workers -----------------------------------------------------------------------------------------
 
@@ -153,7 +146,6 @@ class FarItems:
         finally:
             with self._moved:
                 self._connections[address] -= 1
-                self._answer_if_alone()
 
     def _next(self, address: str) -> _Piece | None:
         """Wait for a piece; None: the data worker is left out."""
