@@ -10,11 +10,13 @@ not pay are asked rarely.
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import pickle
 import select
 import socket
 import struct
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
@@ -147,6 +149,32 @@ def _items(dataset: Any, numbers: Sequence[int]) -> Any:
     return at_once(numbers) if at_once else [dataset[number] for number in numbers]
 
 
+class _Pickler(pickle.Pickler):
+    """Pickles a tensor of PyTorch as its bytes: PyTorch's own way takes 140 us for each, here and where it is read."""
+
+    def reducer_override(self, item: Any) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is None or type(item) is not torch.Tensor or not item.numel():
+            return NotImplemented
+        is_plain = item.device.type == "cpu" and item.layout is torch.strided and item.is_contiguous()
+        if not is_plain or item.requires_grad or item.is_quantized or item.is_complex() or item.is_neg():
+            return NotImplemented
+        content = item.flatten().view(torch.uint8).numpy().tobytes()
+        return _tensor, (content, str(item.dtype).removeprefix("torch."), tuple(item.shape))
+
+
+def _tensor(content: bytes, kind: str, shape: tuple[int, ...]) -> Any:
+    import torch
+
+    return torch.frombuffer(bytearray(content), dtype=getattr(torch, kind)).reshape(shape)
+
+
+def _pickled(found: list[Any]) -> bytes:
+    body = io.BytesIO()
+    _Pickler(body, pickle.HIGHEST_PROTOCOL).dump(found)
+    return body.getvalue()
+
+
 def _unpickled(body: bytearray | None, count: int) -> list[Any] | None:
     """Return so many items; None: there are none, or they cannot be read here."""
     with contextlib.suppress(Exception):
@@ -164,7 +192,7 @@ def serve(dataset: Any, path: str, processes: int) -> NoReturn:
             for line in asked:
                 numbers = [int(number) for number in line.split()]
                 try:
-                    answer = 1, pickle.dumps([*_items(dataset, numbers)], pickle.HIGHEST_PROTOCOL)
+                    answer = 1, _pickled([*_items(dataset, numbers)])
                 except Exception as error:  # computed where it is wanted, the item tells what is wrong
                     answer = 0, f"{type(error).__name__}: {error}".encode()
                 send_frame(link, *answer)
