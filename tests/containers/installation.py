@@ -21,7 +21,7 @@ from stretto_installation.server import free_port
 from tests.containers.bases import docker
 from tests.containers.compose import Project
 from tests.containers.engine import Engine, EngineUnavailable
-from tests.containers.images import SERVICES, described
+from tests.containers.images import SERVICES, described, name_of
 
 READY_S = 120.0
 LOOK_S = 0.5
@@ -135,6 +135,20 @@ class Installation:
         containers = self.containers(service)
         health = [described(self.engine, "container", each)["State"]["Health"]["Status"] for each in containers]
         return bool(health) and set(health) == {"healthy"}
+
+
+@contextmanager
+def filled(engine: Engine, name: str, folder: Path) -> Iterator[str]:
+    """Make a volume whose name begins so, with what is in the folder; return its name, and remove it at the end."""
+    volume = f"{name}-{uuid.uuid4().hex[:8]}"
+    docker(engine, "volume", "create", volume)
+    try:
+        filler = docker(engine, "create", "--volume", f"{volume}:/filled", name_of("trainer"))
+        docker(engine, "cp", f"{folder}/.", f"{filler}:/filled")
+        docker(engine, "rm", filler)
+        yield volume
+    finally:
+        docker(engine, "volume", "rm", volume)
 
 
 @contextmanager

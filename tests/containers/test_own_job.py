@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import textwrap
-import uuid
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,8 +19,7 @@ import yaml
 
 from tests.containers.bases import docker
 from tests.containers.engine import Engine
-from tests.containers.images import name_of
-from tests.containers.installation import Installation, installed
+from tests.containers.installation import Installation, filled, installed
 from tests.containers.prepared import engine_with_compose
 
 SAMPLES = 40_000
@@ -91,15 +89,8 @@ def place() -> Engine:
 @pytest.fixture(scope="module")
 def volume(place: Engine, folder: Path) -> Iterator[str]:
     """A volume of the engine with data and code, named as the installation allows it."""
-    name = f"clicks-{uuid.uuid4().hex[:8]}"
-    docker(place, "volume", "create", name)
-    try:
-        filler = docker(place, "create", "--volume", f"{name}:/data", name_of("trainer"))
-        docker(place, "cp", f"{folder / 'data'}/.", f"{filler}:/data")
-        docker(place, "rm", filler)
+    with filled(place, "clicks", folder / "data") as name:
         yield name
-    finally:
-        docker(place, "volume", "rm", name)
 
 
 @pytest.fixture(scope="module")

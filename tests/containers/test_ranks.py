@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +10,8 @@ import pytest
 import yaml
 from stretto_client.errors import ClientError
 
-from tests.containers.bases import docker
 from tests.containers.engine import Engine
-from tests.containers.images import name_of
-from tests.containers.installation import Installation, installed
+from tests.containers.installation import Installation, filled, installed
 from tests.containers.prepared import engine_with_compose
 
 SAMPLES = 60_000
@@ -98,15 +95,8 @@ def volume(place: Engine, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     """A volume of the engine with the program."""
     folder = tmp_path_factory.mktemp("program")
     (folder / "train.py").write_text(TRAIN)
-    name = f"program-{uuid.uuid4().hex[:8]}"
-    docker(place, "volume", "create", name)
-    try:
-        filler = docker(place, "create", "--volume", f"{name}:/models", name_of("trainer"))
-        docker(place, "cp", f"{folder}/.", f"{filler}:/models")
-        docker(place, "rm", filler)
+    with filled(place, "program", folder) as name:
         yield name
-    finally:
-        docker(place, "volume", "rm", name)
 
 
 @pytest.fixture(scope="module")
