@@ -31,8 +31,8 @@ _FRAME = struct.Struct("!qq")
 """The head of an answer about items: the number of a piece, or in a data worker 1 for items and 0 for an error's text;
 then the length of what follows."""
 _LEAST_S, _PIECE_S, _PIECES_MAX = 0.001, 0.008, 64
-"""Seconds of a batch from which others are asked, those of a piece of one, and the most pieces. A piece takes some tenths
-of a millisecond on its way."""
+"""Seconds of a batch from which others are asked, those of a piece of one, and the most pieces. A piece takes some
+tenths of a millisecond on its way."""
 _LATE_S = 1.0
 """Seconds, beside twice what its items take here, after which a piece that a data worker has begun is computed here."""
 _ALONE_S, _TRIAL_SHARE = 1.0, 0.02
@@ -45,7 +45,7 @@ likely: list[range] = []
 
 
 class _Batch(NamedTuple):
-    """A batch that was asked for: the numbers of each piece's items, and pickled items that came; empty: compute them."""
+    """A batch that was asked for: the numbers of each piece's items, and pickled items that came (empty: none)."""
 
     numbers: list[int]
     pieces: dict[int, list[int]]
@@ -73,7 +73,16 @@ class SharedItems:
     def __getitem__(self, number: int) -> Any:
         return self._dataset[number]
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._dataset, name)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travel to another process as the data set itself: data workers are asked from here alone."""
+        return _itself, (self._dataset,)
+
     def __getitems__(self, numbers: Sequence[int]) -> Sequence[Any]:
+        if os.getpid() != self._process:  # a fork has no way to data workers: this one is its parent's
+            return _items(self._dataset, numbers)
         batch, self._ahead = self._ahead, None
         if batch is not None and batch.numbers != [*numbers]:
             self._send("".join(f"{BACK} {piece}\n" for piece in batch.pieces))
@@ -86,7 +95,7 @@ class SharedItems:
     def _ask(self, numbers: list[int]) -> _Batch | None:
         """Ask for a batch; None: it is computed here."""
         is_cheap = self._own_s * len(numbers) <= _LEAST_S
-        if is_cheap or os.getpid() != self._process or time.monotonic() < self._again_s:
+        if is_cheap or time.monotonic() < self._again_s:
             return None
         size = max(int(_PIECE_S / self._own_s), -(-len(numbers) // _PIECES_MAX), 1)
         parts = [numbers[first : first + size] for first in range(0, len(numbers), size)]
@@ -144,6 +153,10 @@ class SharedItems:
             batch.came[came] = body
 
 
+def _itself(dataset: Any) -> Any:
+    return dataset
+
+
 def _items(dataset: Any, numbers: Sequence[int]) -> Any:
     at_once = getattr(dataset, "__getitems__", None)
     return at_once(numbers) if at_once else [dataset[number] for number in numbers]
@@ -157,7 +170,7 @@ class _Pickler(pickle.Pickler):
         if torch is None or type(item) is not torch.Tensor or not item.numel():
             return NotImplemented
         is_plain = item.device.type == "cpu" and item.layout is torch.strided and item.is_contiguous()
-        if not is_plain or item.requires_grad or item.is_quantized or item.is_complex() or item.is_neg():
+        if not is_plain or item.requires_grad or item.is_quantized or item.is_complex() or item.is_neg() or vars(item):
             return NotImplemented
         content = item.flatten().view(torch.uint8).numpy().tobytes()
         return _tensor, (content, str(item.dtype).removeprefix("torch."), tuple(item.shape))

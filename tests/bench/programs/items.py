@@ -1,9 +1,9 @@
 """Steps per second of a program whose items two data workers compute as well, beside the same program without them.
 
 A worker and two data workers of one core are processes as an installation starts them. One program trains blocks of
-steps in turn, with items of ``stretto.agent.prepared`` and with those of its data set alone; a figure is the median over
-pairs of blocks. A step waits 10 ms behind its batch of 64, as for an accelerator. Slow items wait 2 ms each, as for a
-store; cheap ones are a multiplication, and 5 ms of each step compute, so that a cost beside it would show.
+steps in turn, with items of ``stretto.agent.prepared`` and with those of its data set alone; a figure is the median
+over pairs of blocks. A step waits 10 ms behind its batch of 64, as for an accelerator. Slow items wait 2 ms each, as
+for a store; cheap ones are a multiplication, and 5 ms of each step compute, so that a cost beside it would show.
 """
 
 from __future__ import annotations

@@ -159,8 +159,14 @@ class Session:
             self._connection_broke = False
             if not (self._writer.idle and self._journal.idle):
                 raise BusFault("the connection broke while outputs were on their way")
-            if (end := await _in_log(self._context.bus, "last_seq")) < self._seq:
-                raise BusFault(f"{STREAM} ends at {end}, and {self._seq} was handled: its server lost the rest")
+            reached = max(self._seq, self._writer.last_seq, self._journal.stored_seq)
+            try:
+                end = await _in_log(self._context.bus, "last_seq")
+            except BusFault:  # a leader is being elected: the next turn looks, and until then the fence protects
+                self._connection_broke = True
+                return
+            if end < reached:
+                raise BusFault(f"{STREAM} ends at {end}, and {reached} was handled or stored: its server lost the rest")
 
     async def _go_live(self) -> None:
         await self._requests.open()

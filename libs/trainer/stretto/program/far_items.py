@@ -1,8 +1,8 @@
 """The items that a worker's program asks for, and the data workers that compute them: the worker between both.
 
 The program asks by lines over a connection of its own. Its pieces wait in one queue, from whose head one thread for
-each process of a data worker takes. The program takes back what waits there once the batch is wanted, and computes that,
-as well as each piece that is answered empty.
+each process of a data worker takes. The program takes back what waits there once the batch is wanted, and computes
+that, as well as each piece that is answered empty.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import queue
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Collection
 from typing import NamedTuple, TextIO
@@ -26,7 +27,12 @@ from .item_server import Kind
 
 CONNECT_S = 5.0
 ANSWER_S = 30.0
-"""Seconds after which a data worker that does not answer is left, as one is whose connection ends."""
+"""Seconds after which a connection to a data worker that does not answer is left, as one is that ends."""
+AGAIN_S = 1.0
+"""Seconds until a data worker whose connection was left is tried again."""
+LOOK_EVERY_S = 10.0
+"""Interval at which the actuator is asked for the data workers: an event may have been missed."""
+SAID_EVERY_S = 60.0
 
 log = logging.getLogger("stretto.worker")
 
@@ -70,7 +76,7 @@ class FarItems:
         self._addresses: frozenset[str] = frozenset()
         self._connections: dict[str, int] = {}
         """Number of connections to each data worker that there are, or that begin."""
-        self._said: set[str] = set()
+        self._said_s = -SAID_EVERY_S
 
     def follow(self) -> None:
         """Use the data workers that the actuator names from now on."""
@@ -79,6 +85,7 @@ class FarItems:
             DataWorkersChanged, lambda event: servers.take_data_workers(event.version, event.data_workers)
         )
         servers.ask()
+        self._pod.every(lambda: LOOK_EVERY_S, servers.ask)
 
     def use(self, addresses: Collection[str]) -> None:
         """Use the data workers at these addresses and no others; one that was lost is tried again."""
@@ -130,22 +137,37 @@ class FarItems:
         threading.Thread(target=self._ask, args=(address, is_first), name=f"items {address}", daemon=True).start()
 
     def _ask(self, address: str, is_first: bool) -> None:
-        """Have one process of a data worker compute one piece after the other, until it is lost or left out."""
-        access = self._pod.access
-        try:
-            with Connection(address, access.key, timeout_s=CONNECT_S, encrypted=access.encrypted) as connection:
-                if is_first:
-                    processes = int(bytes(connection.call(Kind.PROCESSES, []).parts[0]))
-                    with self._moved:
-                        for _ in range(processes - 1):
-                            self._begin(address, is_first=False)
-                while (piece := self._next(address)) is not None:
-                    self._have_computed(connection, piece)
-        except (PlaneError, ValueError) as error:
-            log.warning("%s is asked for no more items: %s", address, error)
-        finally:
+        """Have one process of a data worker compute items while it is named; a connection that is lost begins anew."""
+        begins_others = [is_first]
+        while True:
+            try:
+                self._ask_until_left_out(address, begins_others)
+            except (PlaneError, ValueError) as error:
+                self._warn(f"{address} is asked for items again in {AGAIN_S:g} s: {error}")
             with self._moved:
-                self._connections[address] -= 1
+                if self._moved.wait_for(lambda: address not in self._addresses, AGAIN_S):
+                    self._connections[address] -= 1
+                    return
+
+    def _ask_until_left_out(self, address: str, begins_others: list[bool]) -> None:
+        access = self._pod.access
+        with Connection(address, access.key, timeout_s=CONNECT_S, encrypted=access.encrypted) as connection:
+            if begins_others[0]:
+                processes = int(bytes(connection.call(Kind.PROCESSES, []).parts[0]))
+                begins_others[0] = False
+                with self._moved:
+                    for _ in range(processes - 1):
+                        self._begin(address, is_first=False)
+            while (piece := self._next(address)) is not None:
+                self._have_computed(connection, piece)
+
+    def _warn(self, text: str) -> None:
+        """Log a text, of many within a minute the first."""
+        with self._moved:
+            is_due = time.monotonic() - self._said_s >= SAID_EVERY_S
+            self._said_s = time.monotonic() if is_due else self._said_s
+        if is_due:
+            log.warning("%s", text)
 
     def _next(self, address: str) -> _Piece | None:
         """Wait for a piece; None: the data worker is left out."""
@@ -158,8 +180,6 @@ class FarItems:
         try:
             items = connection.call(Kind.ITEMS, [piece.numbers.encode()], ANSWER_S).parts[0]
         except PeerFailed as error:  # computed by the program, the item tells what is wrong
-            if (text := str(error)) not in self._said:
-                self._said.add(text)
-                log.warning("%s", text)
+            self._warn(str(error))
         finally:
             piece.answers.put(piece.piece, items)

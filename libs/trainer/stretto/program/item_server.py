@@ -1,7 +1,7 @@
 """A data worker of a job with a program: the user's program, which computes items there, and the address that serves.
 
-The program is the one that workers run. Where it calls :func:`stretto.agent.prepared` it becomes one process for each of
-the pod's cores, which offer to compute items over the socket of the pod.
+The program is the one that workers run. Where it calls :func:`stretto.agent.prepared` it becomes one process for each
+of the pod's cores, which offer to compute items over the socket of the pod.
 """
 
 from __future__ import annotations
@@ -81,7 +81,9 @@ class ItemServer:
         ) as listener:
             self._address = listener.address
             variables = {ADDRESS_VARIABLE: socket_path, PREPARES_VARIABLE: str(self._processes)}
-            program = self._child.start({**variables, "CUDA_VISIBLE_DEVICES": ""})
+            # one thread each: there is a process for each core, and what a fork inherits of a pool of threads hangs
+            variables |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+            program = self._child.start(variables)
             code = self._child.wait(program, self._patience_s)
         if self._pod.leaving.is_set():
             return EXIT_OK

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from stretto.engine.link import Access
 from stretto.errors import DataError, StrettoError
 from stretto.items import SharedItems
 from stretto.pod.process import Pod
+from stretto.program import far_items
 from stretto.program.asked import AskedSocket
 from stretto.program.far_items import FarItems
 from stretto.program.item_server import ItemServer, Kind
@@ -174,6 +176,27 @@ def test_a_data_worker_that_dies_is_left_until_there_are_others(
     worker.take(range(12, 16), range(16, 20))
     wait_for(lambda: {*range(16, 20)} <= {*other.dataset.computed})
     assert worker.take(range(16, 20)) == squares(range(16, 20), AWAY)
+
+
+def test_a_data_worker_that_cannot_be_reached_is_tried_again(
+    tmp_path: Path, data_worker: Callable[..., DataWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(far_items, "AGAIN_S", 0.01)
+    worker = Worker(tmp_path / "worker", Squares(HOME))
+    worker.far.use([f"unix:{tmp_path}/data-0/plane.sock"])
+    worker.take(range(4), range(4, 8))
+    away = data_worker()
+    wait_for(lambda: len(away.dataset.computed) == 4)
+    assert worker.take(range(4, 8)) == squares(range(4, 8), AWAY)
+
+
+def test_in_other_processes_the_data_set_is_itself(tmp_path: Path, data_worker: Callable[..., DataWorker]) -> None:
+    away, worker = data_worker(), Worker(tmp_path / "worker", Squares(HOME))
+    worker.far.use([away.address])
+    worker.items._process = 0  # as in a fork, which has this connection, too
+    assert worker.take(range(4), range(4, 8)) == worker.take(range(4)) == squares(range(4), HOME)
+    assert (worker.items.where, away.dataset.computed) == (HOME, [])
+    assert type(pickle.loads(pickle.dumps(Worker(tmp_path / "other", cast("Squares", [5])).items))) is list
 
 
 def test_an_item_that_fails_fails_where_it_is_wanted(tmp_path: Path, data_worker: Callable[..., DataWorker]) -> None:

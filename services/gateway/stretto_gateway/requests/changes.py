@@ -64,7 +64,6 @@ class Changes:
         requests: list[tuple[str, Message]] = []
         if data is not None:
             count = None if data == "auto" else data
-            checks.check_has_no_program(view, "data", data, "data workers prepare batches for models alone")
             checks.check_data_workers(view, count)
             requests.append(("data-workers", DataWorkersRequested(job=job, count=count, by=by)))
         if data is None or workers is not None or ps is not None:
