@@ -11,7 +11,7 @@ from random import Random
 from typing import Literal
 
 from stretto_core.decider.observations import ObjectObserved, WorkloadSeen
-from stretto_core.decider.quota import PodsInQueue, free_pods
+from stretto_core.decider.quota import PodsInQueue, free_pods, held_by
 
 Preemption = Literal["suspend", "write"]
 EACH = {"cpu": 1000}
@@ -19,11 +19,17 @@ EACH = {"cpu": 1000}
 
 @dataclass
 class Slice:
-    """A workload: a size, and whether quota is reserved for it."""
+    """A workload: a size, and whether quota is reserved for it. An admission keeps its count for good."""
 
     name: str
     count: int
     state: Literal["pending", "admitted", "evicted"] = "pending"
+    assigned: int = 0
+
+    @property
+    def held(self) -> int:
+        """Pods that Kueue counts once the workload is admitted."""
+        return min(self.count, self.assigned)
 
 
 @dataclass
@@ -55,7 +61,12 @@ class ElasticJob:
     @property
     def admitted(self) -> int:
         """Pods that Kueue counts."""
-        return max((each.count for each in self.slices if each.state == "admitted"), default=0)
+        return max((each.held for each in self.slices if each.state == "admitted"), default=0)
+
+    @property
+    def asked(self) -> int:
+        """Pods that the Job controller makes as soon as it may."""
+        return 0 if self.suspended or self.done else self.parallelism
 
     @property
     def running(self) -> list[Pod]:
@@ -96,7 +107,9 @@ class Kueue:
     def observe(self, name: str) -> ObjectObserved:
         """Return what a client sees of a Job and its queue."""
         job = self.jobs[name]
-        of_queue = [PodsInQueue(len(each.pods), each.admitted, EACH) for each in self.jobs.values()]
+        of_queue = [PodsInQueue(len(each.pods), each.asked, each.admitted, EACH) for each in self.jobs.values()]
+        nominal, used = {"cpu": self.nominal * 1000}, {"cpu": self.used * 1000}
+        rooms = [free_pods(nominal, used, held_by(of_queue, asked=asked), EACH) for asked in (True, False)]
         return ObjectObserved(
             job=name,
             decision=job.decision,
@@ -105,8 +118,12 @@ class Kueue:
             ready=sum(pod.ready_at <= self.now for pod in job.running),
             terminating=len(job.pods) - len(job.running),
             suspended=job.suspended,
-            workloads=tuple(WorkloadSeen(name=one.name, count=one.count, state=one.state) for one in job.slices),
-            room=free_pods({"cpu": self.nominal * 1000}, {"cpu": self.used * 1000}, of_queue, EACH),
+            workloads=tuple(
+                WorkloadSeen(name=one.name, count=one.held if one.state == "admitted" else one.count, state=one.state)
+                for one in job.slices
+            ),
+            room=rooms[0],
+            vacant=rooms[1],
             others_wait=any(other is not job and self.waits(other) for other in self.jobs.values()),
         )
 
@@ -168,7 +185,7 @@ class Kueue:
         """Let workloads follow the size that the object asks for, and pods the size that is admitted."""
         admitted = [each for each in job.slices if each.state == "admitted"]
         pending = [each for each in job.slices if each.state != "admitted"]
-        if admitted and job.parallelism <= admitted[0].count:
+        if admitted and job.parallelism <= admitted[0].held:
             job.slices = admitted  # a smaller size needs no quota: the workload itself gets smaller, at once
             admitted[0].count = job.parallelism
         elif admitted and not pending:
@@ -192,7 +209,7 @@ class Kueue:
         if waiting.state == "evicted":  # requeued, to be looked at the next time
             waiting.state = "pending"
         elif waiting.count <= job.cap and self.used + waiting.count - job.admitted <= self.nominal:
-            waiting.state = "admitted"
+            waiting.state, waiting.assigned = "admitted", waiting.count
             job.slices, job.suspended = [waiting], False
             job.version += 1
 

@@ -98,7 +98,7 @@ class KueueOnServer:
         conditions = [{"type": kind, "status": str(is_so)} for kind, is_so in flags.items()]
         if finished:
             conditions = [{"type": "Finished", "status": "True", "reason": "WorkloadSliceReplaced"}]
-        assigned = [{"name": "main", "count": each.count, "flavors": {"cpu": "cpus"}}] if is_admitted else []
+        assigned = [{"name": "main", "count": each.assigned, "flavors": {"cpu": "cpus"}}] if is_admitted else []
         owner = {"apiVersion": "batch/v1", "kind": "Job", "controller": True}
         owner |= {key: one["metadata"][key] for key in ("name", "uid")}
         meta = {"ownerReferences": [owner]}

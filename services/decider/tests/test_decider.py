@@ -133,9 +133,13 @@ async def test_a_job_grows_into_free_quota_and_gives_it_back_and_each_step_is_ex
     await until(lambda: getattr(stage.facts[-1], "outcome", "") == "taken", stage.told)
     assert "wrote 2 in place of 6: an order" in stage.facts[-1].reason
 
+    await stage.user.patch(JOBS, "urgent", {"spec": {"parallelism": 1}})
+    await stage.accepted("my-dlrm", 6)  # its workload was admitted with six, then got smaller, and grows again
+
     decided = [fact for fact in stage.facts if isinstance(fact, SizeDecided)]
-    assert [(each.purpose, each.before, each.count) for each in decided] == [("grow", 1, 3), ("grow", 3, 6)]
-    assert len(stage.events("SizeDecided")) == 2
+    sizes = [(each.purpose, each.before, each.count) for each in decided]
+    assert sizes == [("grow", 1, 3), ("grow", 3, 6), ("grow", 2, 6)]
+    assert len(stage.events("SizeDecided")) == 3
     await until(lambda: stage.events("SizeAccepted") and stage.events("SizeTaken"), stage.told)
 
     job = job_of(stage.job("my-dlrm"))

@@ -6,15 +6,17 @@ The API of Kueue is ``kueue.x-k8s.io/v1beta2``.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
+from functools import cached_property
 from typing import Any, Literal
 
 from stretto_messages.base import bounded
 
 from stretto_core.decider.observations import ObjectObserved, WorkloadSeen
-from stretto_core.decider.quota import PodsInQueue, free_pods
+from stretto_core.decider.quota import PodsInQueue, free_pods, held_by
 from stretto_core.decider.state import SizeWrite
 from stretto_core.machine import CoreError
 
@@ -25,6 +27,8 @@ MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
 COMPLETIONS = "kueue.x-k8s.io/job-completions-equal-parallelism"
 REPLACES = "kueue.x-k8s.io/workload-slice-replacement-for"
 TOPOLOGY = tuple(f"kueue.x-k8s.io/podset-{kind}-topology" for kind in ("required", "preferred"))
+TRUE = ("1", "t", "T", "true", "TRUE", "True")
+"""Values of ``COMPLETIONS`` that are true to Kueue: strconv.ParseBool of Go. Of ``ELASTIC`` only "true" is."""
 PODS_MAX = 1000
 LEAST_CORES, LEAST_BYTES = 0.001, 2**20
 """Size of a pod that requests nothing, for planner and arbiter."""
@@ -43,14 +47,53 @@ class UnfitObject(CoreError):
         super().__init__(f"{field} is {value!r}; {remedy}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SeenObjects:
-    """The objects of a namespace by name, as they were last seen."""
+    """The objects of a namespace by name, as they were last seen: a snapshot that serves all objects of a look."""
 
     jobs: Mapping[str, Object]
     workloads: Mapping[str, Object]
     local_queues: Mapping[str, Object]
     cluster_queues: Mapping[str, Object]
+
+    @cached_property
+    def workloads_of(self) -> Mapping[str, Sequence[Object]]:
+        """Unfinished workloads by the identity of their owner, the one that replaces another after that one."""
+        found: dict[str, list[Object]] = defaultdict(list)
+        for each in self.workloads.values():
+            if not _is(each, "Finished"):
+                for owner in each["metadata"].get("ownerReferences") or ():
+                    found[owner.get("uid", "")].append(each)
+        for own in found.values():
+            own.sort(key=lambda each: (each["metadata"].get("creationTimestamp", ""), REPLACES in _annotations(each)))
+        return found
+
+    @cached_property
+    def held_in(self) -> Mapping[str, tuple[Mapping[str, int], Mapping[str, int]]]:
+        """Quota that uncounted pods hold, by cluster queue: with pods that are only asked for, and without these."""
+        pods: dict[str, list[PodsInQueue]] = defaultdict(list)
+        for one in self.jobs.values():
+            pods[self.queue_of((one["metadata"].get("labels") or {}).get(QUEUE, ""))].append(_pods_in_queue(one, self))
+        return {name: (held_by(jobs, asked=True), held_by(jobs, asked=False)) for name, jobs in pods.items() if name}
+
+    @cached_property
+    def hopeless_in(self) -> Mapping[str, set[str]]:
+        """Names of waiting workloads that request more than all nominal quota, by cluster queue."""
+        found: dict[str, set[str]] = defaultdict(set)
+        for each in self.workloads.values():
+            if each["spec"].get("active", True) and not _is(each, "Finished") and not _is(each, "Admitted"):
+                queue = self.cluster_queues.get(name := self.queue_of(each["spec"].get("queueName", "")))
+                if queue is not None and _exceeds(each, queue):
+                    found[name].add(each["metadata"]["name"])
+        return found
+
+    def queue_of(self, local: str) -> str:
+        """Return the name of the cluster queue of a local queue; "": none that is seen."""
+        name = self.local_queues.get(local, {}).get("spec", {}).get("clusterQueue", "")
+        return name if name in self.cluster_queues else ""
+
+
+NOTHING_SEEN = SeenObjects({}, {}, {}, {})
 
 
 def asks(one: Object) -> bool:
@@ -140,9 +183,16 @@ def observed(one: Object, cluster: SeenObjects) -> ObjectObserved:
     job, own = job_of(one), _workloads_of(one, cluster)
     ending, reason = _ending(one)
     seen = [_seen(each) for each in own]
-    waiting = sum(each.state != "admitted" for each in seen)
-    queue = _cluster_queue(one, cluster)
+    name = cluster.queue_of((one["metadata"].get("labels") or {}).get(QUEUE, ""))
+    queue = cluster.cluster_queues.get(name)
     pending = int(((queue or {}).get("status") or {}).get("pendingWorkloads") or 0)
+    rooms = (
+        [min(_room(one, queue, own, held), PODS_MAX) for held in cluster.held_in.get(name, ({}, {}))]
+        if queue
+        else [0, 0]
+    )
+    hopeless = cluster.hopeless_in.get(name, set())
+    waiting = hopeless | {each.name for each in seen if each.state != "admitted"}
     return ObjectObserved(
         job=job,
         decision=_decision_in(one, job),
@@ -154,8 +204,9 @@ def observed(one: Object, cluster: SeenObjects) -> ObjectObserved:
         ending=ending,
         ending_reason=reason,
         workloads=tuple(seen[-10:]),
-        room=min(_room(one, queue, own, cluster), PODS_MAX) if queue is not None else 0,
-        others_wait=pending > waiting,
+        room=rooms[0],
+        vacant=rooms[1],
+        others_wait=pending > len(waiting),
     )
 
 
@@ -175,24 +226,16 @@ def _ending(one: Object) -> tuple[Literal["", "complete", "failed", "gone"], str
 
 
 def _decision_in(one: Object, job: str) -> int:
-    found = re.match(rf"{re.escape(job)}/(\d{{1,12}})\b", _annotations(one).get(DECISION, ""))
+    found = re.match(rf"{re.escape(job)}/(\d{{1,15}})\b", _annotations(one).get(DECISION, ""))
     return int(found[1]) if found else 0
 
 
-def _workloads_of(one: Object, cluster: SeenObjects) -> list[Object]:
-    """Return the Job's unfinished workloads, the one that replaces another after that one."""
-    uid = one["metadata"]["uid"]
-    own = [
-        each
-        for each in cluster.workloads.values()
-        if any(owner.get("uid") == uid for owner in each["metadata"].get("ownerReferences") or ())
-        and not _is(each, "Finished")
-    ]
-    return sorted(own, key=lambda each: (each["metadata"].get("creationTimestamp", ""), REPLACES in _annotations(each)))
+def _workloads_of(one: Object, cluster: SeenObjects) -> Sequence[Object]:
+    return cluster.workloads_of.get(one["metadata"]["uid"], ())
 
 
 def _seen(workload: Object) -> WorkloadSeen:
-    count = sum(int(each.get("count") or 0) for each in workload["spec"].get("podSets") or ())
+    count = sum(_counts(workload).values())
     state: Literal["pending", "admitted", "evicted"] = "pending"
     if _is(workload, "Evicted") and not _is(workload, "Admitted"):
         state = "evicted"
@@ -205,8 +248,19 @@ def _assignments(workload: Object) -> Sequence[Object]:
     return ((workload.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
 
 
+def _counts(workload: Object) -> dict[str, int]:
+    return {each.get("name", "main"): int(each.get("count") or 0) for each in workload["spec"].get("podSets") or ()}
+
+
 def _admitted_pods(workload: Object) -> int:
-    return sum(int(each.get("count") or 0) for each in _assignments(workload))
+    """Return the pods that are admitted, of each set as many as are both assigned and asked for.
+
+    A size that gets smaller changes the specification only: an assignment cannot change, and may lack its count
+    (``totalRequestsFromAdmission`` in pkg/workload of Kueue).
+    """
+    asked, assigned = _counts(workload), _assignments(workload)
+    counts = [(asked.get(each.get("name", "main"), 0), each.get("count")) for each in assigned]
+    return sum(count if given is None else min(count, int(given)) for count, given in counts)
 
 
 def _is(one: Object, condition: str) -> bool:
@@ -217,7 +271,7 @@ def _is(one: Object, condition: str) -> bool:
 # ---- quota --------------------------------------------------------------------------------------------------------
 
 
-def _room(one: Object, queue: Object, own: Sequence[Object], cluster: SeenObjects) -> int:
+def _room(one: Object, queue: Object, own: Sequence[Object], held: Mapping[str, int]) -> int:
     """Return the room in the queue for more pods of the Job, in the flavours of its newest admitted workload."""
     admitted = [each for each in own if _is(each, "Admitted")]
     chosen = dict(
@@ -234,8 +288,7 @@ def _room(one: Object, queue: Object, own: Sequence[Object], cluster: SeenObject
                     continue
                 nominal[name] = thousandths(resource["nominalQuota"])
                 used[name] = usage.get((flavor["name"], name), 0)
-    jobs = [_pods_in_queue(each, cluster) for each in _jobs_in(queue, cluster)]
-    return free_pods(nominal, used, jobs, requests_of(one))
+    return free_pods(nominal, used, held, requests_of(one))
 
 
 def _usage(queue: Object) -> dict[tuple[str, str], int]:
@@ -250,34 +303,60 @@ def _usage(queue: Object) -> dict[tuple[str, str], int]:
     return found
 
 
-def _jobs_in(queue: Object, cluster: SeenObjects) -> Iterable[Object]:
-    name = queue["metadata"]["name"]
-    for one in cluster.jobs.values():
-        found = _cluster_queue(one, cluster)
-        if found is not None and found["metadata"]["name"] == name:
-            yield one
-
-
 def _pods_in_queue(one: Object, cluster: SeenObjects) -> PodsInQueue:
-    status = one.get("status") or {}
+    """Return the pods of a Job. Those that it asks for count from then on, else two Jobs would grow into one room."""
+    spec, status = one["spec"], one.get("status") or {}
     pods = int(status.get("active") or 0) + int(status.get("terminating") or 0)
+    asked = 0 if spec.get("suspend") or ended(one) else int(spec.get("parallelism") or 0)
     admitted = [_admitted_pods(each) for each in _workloads_of(one, cluster) if _is(each, "Admitted")]
-    return PodsInQueue(pods, max(admitted, default=0), requests_of(one))
+    return PodsInQueue(pods, asked, max(admitted, default=0), requests_of(one))
 
 
-def _cluster_queue(one: Object, cluster: SeenObjects) -> Object | None:
-    local = cluster.local_queues.get((one["metadata"].get("labels") or {}).get(QUEUE, ""))
-    return cluster.cluster_queues.get(local["spec"].get("clusterQueue", "")) if local is not None else None
+def _exceeds(workload: Object, queue: Object) -> bool:
+    """Return True if a workload requests more than the queue's nominal quota, and the queue cannot borrow."""
+    if queue["spec"].get("cohortName"):
+        return False
+    most: dict[str, int] = {}
+    for group in queue["spec"].get("resourceGroups") or ():
+        for flavor in group["flavors"]:
+            for resource in flavor["resources"]:
+                quota = thousandths(resource["nominalQuota"])
+                most[resource["name"]] = max(most.get(resource["name"], 0), quota)
+    wanted: dict[str, int] = {}
+    for each in workload["spec"].get("podSets") or ():
+        for name, amount in requests_of({"spec": each}).items():
+            wanted[name] = wanted.get(name, 0) + amount * int(each.get("count") or 0)
+    return any(wanted.get(name, 0) > quota for name, quota in most.items())
 
 
 def requests_of(one: Object) -> dict[str, int]:
-    """Return what one pod of the Job requests, in thousandths of each unit; a limit stands for a request left out."""
-    found: dict[str, int] = {}
-    for container in one["spec"].get("template", {}).get("spec", {}).get("containers") or ():
-        resources = container.get("resources") or {}
-        for name, amount in ((resources.get("limits") or {}) | (resources.get("requests") or {})).items():
-            found[name] = found.get(name, 0) + thousandths(amount)
-    return found
+    """Return what one pod of the Job requests, in thousandths of each unit; a limit stands for a request left out.
+
+    A pod requests its overhead, and the most of what runs at a time: an init container after the sidecars before it, or
+    containers and sidecars, which are init containers that restart always.
+    """
+    spec = one["spec"].get("template", {}).get("spec", {})
+    sidecars: dict[str, int] = {}
+    starting: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        now = _sum(sidecars, _requests(container.get("resources") or {}))
+        starting = {name: max(starting.get(name, 0), now.get(name, 0)) for name in starting | now}
+        if container.get("restartPolicy") == "Always":
+            sidecars = now
+    running = sidecars
+    for container in spec.get("containers") or ():
+        running = _sum(running, _requests(container.get("resources") or {}))
+    most = {name: max(starting.get(name, 0), running.get(name, 0)) for name in starting | running}
+    return _sum(most, _requests({"requests": spec.get("overhead")})) | {"pods": 1000}
+
+
+def _requests(resources: Object) -> dict[str, int]:
+    given = (resources.get("limits") or {}) | (resources.get("requests") or {})
+    return {name: thousandths(amount) for name, amount in given.items()}
+
+
+def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
 def thousandths(quantity: object) -> int:
@@ -296,7 +375,7 @@ def sized(one: Object, write: SizeWrite) -> Object:
     """Return the fields to apply: the size, the decision's name and reason, and the version that it was decided for."""
     told = f"{job_of(one)}/{write.number}: {in_words(write)}"
     spec: Object = {"parallelism": write.count}
-    if _annotations(one).get(COMPLETIONS) == "true":
+    if _annotations(one).get(COMPLETIONS) in TRUE:
         spec["completions"] = write.count
     meta = {"name": one["metadata"]["name"], "resourceVersion": one["metadata"]["resourceVersion"]}
     return {"metadata": {**meta, "annotations": {DECISION: told}}, "spec": spec}

@@ -130,7 +130,7 @@ class DeciderMachine:
             state.waits_since_s = now
         if state.refused is not None and at_rest(seen):
             least = state.refused.least_room
-            state.refused.least_room = seen.room if least is None else min(least, seen.room)
+            state.refused.least_room = seen.vacant if least is None else min(least, seen.vacant)
         wanted = self._wanted(seen, now)
         if wanted is not None:
             purpose, count, reason = wanted
@@ -158,7 +158,7 @@ class DeciderMachine:
         refused = self.state.refused
         if refused is None or self.state.version > refused.version:
             return True
-        return refused.least_room is not None and seen.room > refused.least_room
+        return refused.least_room is not None and seen.vacant > refused.least_room
 
     def _fitting(self, seen: ObjectObserved, most: int, now: float) -> tuple[Purpose, int, str] | None:
         """Return the smaller size that an object can be admitted with, if it has waited for long enough."""

@@ -45,6 +45,8 @@ class ObjectObserved(Message):
     """Unfinished ones, the newest last."""
     room: Count
     """Further pods for which the queue has quota, counted by pods (``quota.free_pods``)."""
+    vacant: Count = 0
+    """The room if what others ask for, and Kueue has not admitted, did not count: another one's try does not move it."""
     others_wait: bool = False
     """Workloads of others wait in the queue: what gets free is theirs."""
 

@@ -3,9 +3,10 @@
 Kueue gives quota back as soon as a workload is smaller or evicted, while the pods that held it still end. Quota is free
 only when those pods are gone:
 
-    free = nominal - used - sum over Jobs of max(pods - admitted, 0) x requests of a pod
+    free = nominal - used - sum over Jobs of max(pods - admitted, asked - admitted, 0) x requests of a pod
 
-``used`` is what Kueue counts, for each Job its admitted pods.
+``used`` is what Kueue counts, for each Job its admitted pods. What a Job asks for is not free even before Kueue admits
+that much.
 """
 
 from __future__ import annotations
@@ -19,22 +20,33 @@ Amounts = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class PodsInQueue:
-    """The pods of one Job in a queue, those that end included, the number that Kueue counts, and a pod's requests."""
+    """The pods of one Job in a queue: those that there are, that end included, that the Job asks for, and that Kueue
+    counts; and a pod's requests."""
 
     pods: int
+    asked: int
     admitted: int
     each: Amounts
 
 
-def free_pods(nominal: Amounts, used: Amounts, jobs: Iterable[PodsInQueue], each: Amounts) -> int:
+def held_by(jobs: Iterable[PodsInQueue], *, asked: bool) -> dict[str, int]:
+    """Return the quota of pods beyond those that Kueue counts; with ``asked`` also of pods to come."""
+    held: dict[str, int] = {}
+    for job in jobs:
+        uncounted = max(job.pods, job.asked if asked else 0) - job.admitted
+        for name, amount in job.each.items() if uncounted > 0 else ():
+            held[name] = held.get(name, 0) + uncounted * amount
+    return held
+
+
+def free_pods(nominal: Amounts, used: Amounts, held: Amounts, each: Amounts) -> int:
     """Return how many more pods that request ``each`` the queue's nominal quota has room for.
 
-    A resource without quota bounds nothing. A pod that requests nothing that has quota finds no room: nothing tells how
-    many of them there may be.
+    ``held``: ``held_by`` the queue's Jobs. A resource without quota bounds nothing. A pod that requests nothing that has
+    quota finds no room: nothing tells how many of them there may be.
     """
-    leaving = [(job.each, job.pods - job.admitted) for job in jobs if job.pods > job.admitted]
     rooms = [
-        (total - used.get(name, 0) - sum(pods * of.get(name, 0) for of, pods in leaving)) // each[name]
+        (total - used.get(name, 0) - held.get(name, 0)) // each[name]
         for name, total in nominal.items()
         if each.get(name, 0) > 0
     ]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from random import Random
 
 import kueue_model
 import pytest
 from job_builders import plan_decided
-from kueue_model import Kueue
+from kueue_model import ElasticJob, Kueue
 from stretto_core.decider import machine as machine_module
 from stretto_core.decider.machine import DeciderMachine
 from stretto_core.decider.observations import ObjectFound, ObjectObserved
-from stretto_core.decider.quota import free_pods
+from stretto_core.decider.quota import PodsInQueue, free_pods
 from stretto_core.decider.state import DeciderRules, DeciderState
 from stretto_core.decider.transition import at_rest
 from stretto_core.machine import Tick
@@ -151,6 +151,8 @@ class History:
             self.faults.append("flapping")
         if write.purpose == "grow" and pods > self.kueue.nominal:
             self.faults.append("more pods than quota")
+        if write.purpose == "grow" and sum(max(len(one.pods), one.asked) for one in self.all()) > self.kueue.nominal:
+            self.faults.append("more pods asked for than quota")
         taken_back = write.purpose == "back" and decider.outcomes.get(write.number - 1) == "refused"
         fitted = write.purpose == "fit" and not job.admitted
         if not (rest or taken_back or fitted):
@@ -161,6 +163,9 @@ class History:
         others = [(name, job.admitted, len(job.pods)) for name, job in self.kueue.jobs.items() if name != decider.name]
         waiting = [name for name, job in self.kueue.jobs.items() if name != decider.name and self.kueue.waits(job)]
         return others, waiting, self.kueue.orders.get(decider.name), decider.version
+
+    def all(self) -> Iterable[ElasticJob]:
+        return self.kueue.jobs.values()
 
     def seen(self, decider: Decider) -> ObjectObserved | None:
         return decider.machine.state.seen
@@ -228,8 +233,14 @@ def finds(fault: str, kind: type[DeciderMachine] = DeciderMachine) -> bool:
 
 
 def test_quota_that_is_counted_free_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kueue_model, "free_pods", lambda nominal, used, _, each: free_pods(nominal, used, (), each))
+    monkeypatch.setattr(kueue_model, "free_pods", lambda nominal, used, _, each: free_pods(nominal, used, {}, each))
     assert finds("more pods than quota")
+
+
+def test_objects_that_grow_into_the_same_room_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = lambda pods, _, admitted, each: PodsInQueue(pods, 0, admitted, each)  # noqa: E731
+    monkeypatch.setattr(kueue_model, "PodsInQueue", counted)
+    assert finds("more pods asked for than quota")
 
 
 def test_a_preemption_that_is_taken_for_a_conflict_is_found() -> None:

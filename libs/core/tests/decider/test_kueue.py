@@ -1,0 +1,109 @@
+"""Objects of Kueue as the API server shows them, and what the decider reads in them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from stretto_core.decider import kueue
+from stretto_core.decider.kueue import SeenObjects, observed, requests_of, sized
+from stretto_core.decider.state import SizeWrite
+from stretto_core.decider.transition import at_rest
+
+ELASTIC = {kueue.SIZE: "auto", kueue.MOST: "8", kueue.ELASTIC: "true"}
+
+
+def job(name: str, parallelism: int, pods: int, *, ending: int = 0, **spec: Any) -> Any:
+    """Return a Job of one core a pod, whose pods are ready but for those that end."""
+    template = {"spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}}]}}
+    meta = {"name": name, "namespace": "n", "uid": f"{name}-uid", "annotations": ELASTIC, "resourceVersion": "1"}
+    return {
+        "metadata": {**meta, "labels": {kueue.QUEUE: "training"}},
+        "spec": {"parallelism": parallelism, "template": template, **spec},
+        "status": {"active": pods, "ready": pods, "terminating": ending},
+    }
+
+
+def workload(of: str, count: int, assigned: int | None = None, admitted: bool = True) -> Any:
+    assignment: dict[str, Any] = {"name": "main"} if assigned is None else {"name": "main", "count": assigned}
+    template = {"spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}}]}}
+    return {
+        "metadata": {"name": f"{of}-w", "ownerReferences": [{"uid": f"{of}-uid"}]},
+        "spec": {"queueName": "training", "podSets": [{"name": "main", "count": count, "template": template}]},
+        "status": {
+            "conditions": [{"type": "Admitted", "status": str(admitted)}],
+            "admission": {"podSetAssignments": [assignment]} if admitted else None,
+        },
+    }
+
+
+def cluster(*objects: Any, used: int = 0, pending: int = 0, **spec: Any) -> SeenObjects:
+    """Return Jobs and their workloads in a queue of eight cores."""
+    groups = [{"flavors": [{"name": "f", "resources": [{"name": "cpu", "nominalQuota": "8"}]}]}]
+    usage = [{"name": "f", "resources": [{"name": "cpu", "total": str(used)}]}]
+    queue = {"spec": {"resourceGroups": groups, **spec}, "status": {"flavorsUsage": usage, "pendingWorkloads": pending}}
+    named = {each["metadata"]["name"]: each for each in objects}
+    return SeenObjects(
+        {name: each for name, each in named.items() if "podSets" not in each["spec"]},
+        {name: each for name, each in named.items() if "podSets" in each["spec"]},
+        {"training": {"spec": {"clusterQueue": "shared"}}},
+        {"shared": queue},
+    )
+
+
+@pytest.mark.parametrize("assigned", [6, 2, None])
+def test_a_size_that_got_smaller_counts_whatever_the_admission_still_says(assigned: int | None) -> None:
+    one = job("a", 2, 2)
+    seen = observed(one, cluster(one, workload("a", 2, assigned), used=2))
+    assert at_rest(seen)
+    assert seen.room == 6
+    ends = job("b", 2, 2, ending=4)
+    assert observed(one, cluster(one, workload("a", 2), ends, workload("b", 2, 6), used=4)).room == 0
+
+
+def test_pods_that_another_job_asks_for_are_not_free_before_they_are_admitted() -> None:
+    one, other = job("a", 2, 2), job("b", 5, 2)
+    own = workload("a", 2), workload("b", 2)
+    assert observed(one, cluster(one, other, *own, used=4)).room == 1
+    assert observed(one, cluster(one, job("b", 5, 2, suspend=True), *own, used=4)).room == 4
+
+
+def test_a_workload_that_no_quota_could_hold_is_not_waited_for() -> None:
+    one, own = job("a", 2, 2), workload("a", 2)
+    large, small = workload("b", 9, admitted=False), workload("b", 8, admitted=False)
+    assert not observed(one, cluster(one, own, large, pending=1)).others_wait
+    assert observed(one, cluster(one, own, large, pending=2)).others_wait
+    assert observed(one, cluster(one, own, small, pending=1)).others_wait
+    assert observed(one, cluster(one, own, large, pending=1, cohortName="all")).others_wait
+
+
+def container(cores: str, **more: str) -> Any:
+    return {"resources": {"requests": {"cpu": cores}}, **more}
+
+
+@pytest.mark.parametrize(
+    ("pod", "thousandths"),
+    [
+        ({"containers": [container("1"), container("500m")]}, 1500),
+        ({"containers": [container("1")], "overhead": {"cpu": "250m"}}, 1250),
+        ({"containers": [container("1")], "initContainers": [container("3"), container("2")]}, 3000),
+        ({"containers": [container("1")], "initContainers": [container("1", restartPolicy="Always")]}, 2000),
+        (
+            {
+                "containers": [container("1")],
+                "initContainers": [container("2", restartPolicy="Always"), container("2")],
+            },
+            4000,
+        ),
+    ],
+)
+def test_a_pod_requests_the_most_that_runs_at_a_time(pod: Any, thousandths: int) -> None:
+    assert requests_of({"spec": {"template": {"spec": pod}}}) == {"cpu": thousandths, "pods": 1000}
+
+
+@pytest.mark.parametrize(("value", "follows"), [("true", True), ("1", True), ("T", True), ("yes", False), ("0", False)])
+def test_completions_follow_where_kueue_says_so(value: str, follows: bool) -> None:
+    one = job("a", 2, 2)
+    one["metadata"]["annotations"] = {**ELASTIC, kueue.COMPLETIONS: value}
+    patch = sized(one, SizeWrite(1, "grow", 2, 4, "r", 0.0))
+    assert patch["spec"] == {"parallelism": 4, **({"completions": 4} if follows else {})}
