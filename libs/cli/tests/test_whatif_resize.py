@@ -69,6 +69,12 @@ def test_a_job_that_cannot_be_sized_is_told_the_field_and_the_remedy(annotation:
     assert told in found["reason"]
 
 
+def test_a_job_that_planner_and_arbiter_could_not_know_is_told_so() -> None:
+    named = changed(OBJECTS, "items.0.metadata.name", "My_DLRM")
+    assert "name" in decided(named)["reason"]
+    assert not decided(named)["feasible"]
+
+
 def test_a_file_without_such_a_job_is_refused() -> None:
     assert_refused(whatif(changed(OBJECTS, ANNOTATIONS, {})), "stretto.dev/size")
     assert_refused(whatif("kind: {"), "FILE")

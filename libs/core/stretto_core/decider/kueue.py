@@ -126,10 +126,13 @@ def limits_of(one: Object) -> tuple[int, int]:
     return least, most
 
 
-def specification(one: Object) -> dict[str, Any]:
-    """Return the job file that planner and arbiter shall see of an object. Raises UnfitObject."""
+def specification(one: Object, cluster: SeenObjects = NOTHING_SEEN) -> dict[str, Any]:
+    """Return the job file that planner and arbiter shall see of an object. Raises UnfitObject.
+
+    The object begins with the pods that are admitted: those that wait for quota hold nothing of the capacity.
+    """
     least, most = limits_of(one)
-    count, each = int(one["spec"].get("parallelism") or 1), requests_of(one)
+    count, each = _pods_in_queue(one, cluster).admitted, requests_of(one)
     cores, memory = max(each.get("cpu", 0) / 1000, LEAST_CORES), max(each.get("memory", 0) // 1000, LEAST_BYTES)
     return {
         "name": job_of(one),
@@ -182,6 +185,7 @@ def observed(one: Object, cluster: SeenObjects) -> ObjectObserved:
     spec, status = one["spec"], one.get("status") or {}
     job, own = job_of(one), _workloads_of(one, cluster)
     ending, reason = _ending(one)
+    due, most = _work_left(one)
     seen = [_seen(each) for each in own]
     name = cluster.queue_of((one["metadata"].get("labels") or {}).get(QUEUE, ""))
     queue = cluster.cluster_queues.get(name)
@@ -200,6 +204,8 @@ def observed(one: Object, cluster: SeenObjects) -> ObjectObserved:
         active=int(status.get("active") or 0),
         ready=int(status.get("ready") or 0),
         terminating=int(status.get("terminating") or 0),
+        due=due,
+        most=most,
         suspended=bool(spec.get("suspend")),
         ending=ending,
         ending_reason=reason,
@@ -228,6 +234,25 @@ def _ending(one: Object) -> tuple[Literal["", "complete", "failed", "gone"], str
 def _decision_in(one: Object, job: str) -> int:
     found = re.match(rf"{re.escape(job)}/(\d{{1,15}})\b", _annotations(one).get(DECISION, ""))
     return int(found[1]) if found else 0
+
+
+def _work_left(one: Object) -> tuple[int, int | None]:
+    """Return how many pods the Job controller lets run of those asked for, and for how many there is work; None: any.
+
+    Completions that follow the size bound no size. Without completions no pod starts once one has succeeded.
+    """
+    spec, status = one["spec"], one.get("status") or {}
+    count, done, completions = (
+        int(spec.get("parallelism") or 0),
+        int(status.get("succeeded") or 0),
+        spec.get("completions"),
+    )
+    if completions is None:
+        left = int(status.get("active") or 0) if done else None
+    else:
+        left = max(int(completions) - done, 0)
+    bounds = left is not None and _annotations(one).get(COMPLETIONS) not in TRUE
+    return (count if left is None else min(count, left)), (left if bounds else None)
 
 
 def _workloads_of(one: Object, cluster: SeenObjects) -> Sequence[Object]:
@@ -307,7 +332,7 @@ def _pods_in_queue(one: Object, cluster: SeenObjects) -> PodsInQueue:
     """Return the pods of a Job. Those that it asks for count from then on, else two Jobs would grow into one room."""
     spec, status = one["spec"], one.get("status") or {}
     pods = int(status.get("active") or 0) + int(status.get("terminating") or 0)
-    asked = 0 if spec.get("suspend") or ended(one) else int(spec.get("parallelism") or 0)
+    asked = 0 if spec.get("suspend") or ended(one) else _work_left(one)[0]
     admitted = [_admitted_pods(each) for each in _workloads_of(one, cluster) if _is(each, "Admitted")]
     return PodsInQueue(pods, asked, max(admitted, default=0), requests_of(one))
 

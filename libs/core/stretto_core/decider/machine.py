@@ -6,10 +6,10 @@ The arbiter's plan is what the object may have at most; quota and Kueue's orders
   (``transition``). A growth that is refused is taken back by the next decision, which is the only patch into an open
   transition.
 - **Quota is free only when the pods that held it are gone** (``quota``), and belongs to those who wait in the queue.
-- **A size that the object's controller writes is an order**, as at preemption. Nothing is written against that size:
-  the object grows again once there is room by the two rules above.
-- **No flapping.** After a refusal nothing is tried again before there is more room than the least seen since, or
-  another plan; an object that waits for admission is only ever made smaller.
+- **A size that another one writes is an order**, as Kueue's at preemption, or the owner's. Nothing is written against
+  that size: the object grows again once there is more room by the two rules above, or another plan.
+- **No flapping.** After a refusal or an order nothing is tried again before there is more room than the least seen
+  since, or another plan; an object that waits for admission is only ever made smaller.
 """
 
 from __future__ import annotations
@@ -20,12 +20,22 @@ from stretto_messages.gateway import JobCancelled
 from stretto_messages.objects.decider import ObjectReleased, Outcome, Purpose, SizeDecided, SizeSettled
 
 from stretto_core.decider.observations import ObjectFound, ObjectObserved, PatchRefused
-from stretto_core.decider.state import DeciderRules, DeciderState, RefusedGrowth, SizeWrite, SpecificationFound
+from stretto_core.decider.state import (
+    DeciderRules,
+    DeciderState,
+    RefusedGrowth,
+    RejectedSize,
+    SizeOrder,
+    SizeWrite,
+    SpecificationFound,
+)
 from stretto_core.decider.transition import at_rest, outcome_of, waits_for_admission, what_lacks
 from stretto_core.machine import Action, Emit, Tick
 
 DeciderEvent = ObjectFound | ObjectObserved | PatchRefused | PlanDecided | JobCancelled | Tick
 Facts = list[Message | SpecificationFound]
+NUMBERS_END = 10**12
+"""A number in an annotation that is this large was not written by Stretto."""
 
 
 class DeciderMachine:
@@ -54,6 +64,8 @@ class DeciderMachine:
             return []
         match event:
             case PlanDecided(version=version) if version > state.version:
+                if state.plan is None:  # the size to begin with is the owner's order
+                    state.order = SizeOrder(version, state.size)
                 state.plan, state.version, state.decided_s = event.plan, version, now
             case ObjectObserved():
                 state.seen = event
@@ -61,10 +73,10 @@ class DeciderMachine:
                 state.released, state.write = True, None
                 return []
             case PatchRefused() if state.write is not None and state.write.number == event.number:
-                return self._end(state.write, "refused", event.reason, now)
+                return self._reject(state.write, event.reason, now)
             case _:
                 pass
-        return self._advance(now)
+        return self._advance(now, looks=isinstance(event, ObjectObserved))
 
     def _found(self, event: ObjectFound) -> Facts:
         if self.state.job:
@@ -72,22 +84,28 @@ class DeciderMachine:
         self.state.job, self.state.least = event.job, event.least
         return [SpecificationFound(event.job, event.spec)]
 
-    def _advance(self, now: float) -> Facts:
+    def is_overdue(self, now: float) -> bool:
+        """Return whether the open decision is to end at the next look: an observation is then shown though it is
+        the same as before, since only what is seen after the deadline tells that a size was refused."""
+        write = self.state.write
+        return write is not None and now - write.decided_s >= self.rules.refused_after_s
+
+    def _advance(self, now: float, looks: bool) -> Facts:
         state, seen = self.state, self.state.seen
         if seen is None:
             return []
         if seen.ending:
             state.released, state.write = True, None
             return [ObjectReleased(job=state.job, ending=seen.ending, reason=seen.ending_reason)]
-        facts = self._judge(state.write, seen, now) if state.write is not None else []
+        facts = self._judge(state.write, seen, now, looks) if state.write is not None else []
         return facts if state.write is not None else [*facts, *self._decide(seen, now)]
 
     # ---- the open decision ------------------------------------------------------------------------------------
 
-    def _judge(self, write: SizeWrite, seen: ObjectObserved, now: float) -> Facts:
-        """End the open decision if what is seen ends it, or if it has lasted too long."""
+    def _judge(self, write: SizeWrite, seen: ObjectObserved, now: float, looks: bool) -> Facts:
+        """End the open decision if what is seen ends it, or if a look shows that it has lasted too long."""
         write.written = write.written or seen.decision == write.number
-        late = now - write.decided_s >= self.rules.refused_after_s
+        late = looks and self.is_overdue(now)
         if not write.written:
             if not self._is_still_wanted(write, seen, now):
                 return self._end(write, "taken", "the object or its queue changed before the patch was written", now)
@@ -105,16 +123,32 @@ class DeciderMachine:
         wanted = self._wanted(seen, now)
         return wanted is not None and (seen.count, wanted[1]) == (write.before, write.count)
 
+    def _reject(self, write: SizeWrite, reason: str, now: float) -> Facts:
+        self.state.rejected = RejectedSize(write.purpose, write.count, self.state.version, write.before)
+        if write.purpose == "grow":
+            self.state.refused = RefusedGrowth(self.state.version)
+        return self._end(write, "refused", reason, now)
+
     def _end(self, write: SizeWrite, outcome: Outcome, reason: str, now: float) -> Facts:
         state, seen = self.state, self.state.seen
         assert seen is not None
         state.write, state.size = None, seen.count
+        if seen.count != (write.count if write.written else write.before):
+            self._obey(seen)
         facts: Facts = [self._settled(write.number, outcome, seen.count, reason, now)]
-        if outcome == "refused" and write.purpose == "grow":
+        if outcome == "refused" and write.purpose == "grow" and write.written:
             state.refused = RefusedGrowth(state.version)
-            if write.written and seen.count == write.count:
+            if seen.count == write.count:
                 facts.append(self._write("back", seen, write.before, f"refused: {reason}", now))
         return facts
+
+    def _obey(self, seen: ObjectObserved) -> None:
+        """Remember an order. What others wait for at that moment, as at preemption, is no room of the object."""
+        version = self.state.version
+        self.state.order, self.state.refused = (
+            SizeOrder(version, seen.count),
+            RefusedGrowth(version, 0 if seen.others_wait else None),
+        )
 
     # ---- the next decision ------------------------------------------------------------------------------------
 
@@ -123,6 +157,9 @@ class DeciderMachine:
         if state.size and seen.count != state.size and state.plan is not None:
             order = f"the object's controller wrote {seen.count} in place of {state.size}: an order"
             facts.append(self._settled(0, "taken", seen.count, order, now))
+            self._obey(seen)
+        elif not state.size:
+            state.order = SizeOrder(state.version, seen.count)
         state.size = seen.count
         if not waits_for_admission(seen):
             state.waits_since_s = None
@@ -132,7 +169,7 @@ class DeciderMachine:
             least = state.refused.least_room
             state.refused.least_room = seen.vacant if least is None else min(least, seen.vacant)
         wanted = self._wanted(seen, now)
-        if wanted is not None:
+        if wanted is not None and not self._is_rejected(seen, *wanted[:2]):
             purpose, count, reason = wanted
             return [*facts, self._write(purpose, seen, count, reason, now)]
         if state.plan is not None and state.told_version < state.version and at_rest(seen):
@@ -145,14 +182,22 @@ class DeciderMachine:
         if state.plan is None:
             return None
         most = max(state.plan.workers, state.least)
+        order = state.order
+        if order is not None and order.version == state.version and seen.count <= order.count:
+            most = max(most, seen.count)
         if not at_rest(seen):
             return self._fitting(seen, most, now)
         if most < seen.count:
             return "shrink", most, f"the plan of version {state.version} leaves the object {counted(most, 'pod')}"
         if most == seen.count or not seen.room or seen.others_wait or not self._may_try_again(seen):
             return None
-        count = min(most, seen.count + seen.room)
+        count = min(most, seen.count + seen.room, most if seen.most is None else seen.most)
+        if count <= seen.count:
+            return None
         return "grow", count, f"the queue's quota has room for {counted(seen.room, 'more pod')}; the plan allows {most}"
+
+    def _is_rejected(self, seen: ObjectObserved, purpose: Purpose, count: int) -> bool:
+        return self.state.rejected == RejectedSize(purpose, count, self.state.version, seen.count)
 
     def _may_try_again(self, seen: ObjectObserved) -> bool:
         refused = self.state.refused
@@ -171,7 +216,8 @@ class DeciderMachine:
 
     def _write(self, purpose: Purpose, seen: ObjectObserved, count: int, reason: str, now: float) -> SizeDecided:
         state = self.state
-        state.number = max(state.number, seen.decision) + 1
+        known = seen.decision if seen.decision < NUMBERS_END else 0  # else nobody's but a forger's
+        state.number = max(state.number, known) + 1
         state.write = SizeWrite(state.number, purpose, seen.count, count, bounded(reason), now)
         if purpose == "grow":
             state.refused = None
@@ -204,6 +250,8 @@ class DeciderMachine:
         assert self.state.plan is not None
         if seen.count >= self.state.plan.workers:
             return f"the object has {counted(seen.count, 'pod')}, as the plan says"
+        if seen.most is not None and seen.count >= seen.most:
+            return f"the object stays at {counted(seen.count, 'pod')}: its completions have work for {seen.most}"
         if seen.others_wait:
             return f"the object stays at {counted(seen.count, 'pod')}: others wait in its queue"
         return f"the object stays at {counted(seen.count, 'pod')}: its queue has quota for {seen.room} more"

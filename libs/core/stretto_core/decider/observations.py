@@ -38,6 +38,10 @@ class ObjectObserved(Message):
     active: Count
     ready: Count
     terminating: Count
+    due: Count | None = None
+    """Pods that run of those asked for, as completions have work for no more; None: all of them."""
+    most: Count | None = None
+    """Pods that completions have work for; None: any number."""
     suspended: bool = False
     ending: Literal["", "complete", "failed", "gone"] = ""
     ending_reason: Text = ""
@@ -46,7 +50,7 @@ class ObjectObserved(Message):
     room: Count
     """Further pods for which the queue has quota, counted by pods (``quota.free_pods``)."""
     vacant: Count = 0
-    """The room if what others ask for, and Kueue has not admitted, did not count: another one's try does not move it."""
+    """The room if what others ask for, and Kueue has not admitted, did not count: a try of theirs does not move it."""
     others_wait: bool = False
     """Workloads of others wait in the queue: what gets free is theirs."""
 

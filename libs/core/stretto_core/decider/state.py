@@ -45,13 +45,32 @@ class SizeWrite:
 
 @dataclass(slots=True)
 class RefusedGrowth:
-    """A growth that was refused: none is tried again before there is more room than the least since, or another plan.
+    """A growth that was refused, or that an order took back: none is tried again before there is more room than the
+    least since, or another plan.
 
     ``least_room``: of the times at which the object was at rest; None: it has not been since.
     """
 
     version: int
     least_room: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SizeOrder:
+    """A size that another one than Stretto wrote: nothing is written against that size before there is another plan."""
+
+    version: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedSize:
+    """A size that the API server refuses for good: no such patch is decided again for the same plan and size."""
+
+    purpose: Purpose
+    count: int
+    version: int
+    before: int
 
 
 @dataclass(slots=True)
@@ -76,6 +95,8 @@ class DeciderState:
     write: SizeWrite | None = None
     """The open decision."""
     refused: RefusedGrowth | None = None
+    rejected: RejectedSize | None = None
+    order: SizeOrder | None = None
     ends: int = 0
     """Ends that were told so far; ``outcome`` and ``outcome_reason``: the last one."""
     outcome: Outcome | Literal[""] = ""

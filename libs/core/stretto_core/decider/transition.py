@@ -15,7 +15,12 @@ def at_rest(seen: ObjectObserved) -> bool:
     if seen.suspended or seen.terminating or len(seen.workloads) != 1:
         return False
     workload = seen.workloads[0]
-    return workload.state == "admitted" and workload.count == seen.count == seen.ready == seen.active
+    return workload.state == "admitted" and workload.count == seen.count and seen.ready == seen.active == due(seen)
+
+
+def due(seen: ObjectObserved) -> int:
+    """Return how many pods run once all do: as many as asked for, unless completions have work for fewer."""
+    return seen.count if seen.due is None else min(seen.count, seen.due)
 
 
 def waits_for_admission(seen: ObjectObserved) -> bool:
@@ -29,10 +34,12 @@ def outcome_of(write: SizeWrite, seen: ObjectObserved) -> tuple[Outcome, str] | 
         return "taken", f"the object's controller wrote {seen.count}: an order, and no conflict with {write.count}"
     newest = seen.workloads[-1] if seen.workloads else None
     sole = newest if len(seen.workloads) == 1 else None
-    is_met = sole is not None and sole.state == "admitted" and sole.count == seen.ready == write.count
+    is_met = sole is not None and sole.state == "admitted" and sole.count == write.count and seen.ready == due(seen)
     if is_met and not seen.suspended:
         return "accepted", f"{counted(seen.ready, 'pod')} admitted and ready"
     if write.purpose != "fit" and (seen.suspended or (newest is not None and newest.state == "evicted")):
+        if write.purpose == "grow":  # as pods that did not get ready in time: the same size would end so again
+            return "refused", "Kueue has suspended the object before all its pods were ready"
         return "taken", "Kueue has suspended the object, and takes its quota back"
     return None
 
@@ -46,4 +53,4 @@ def what_lacks(write: SizeWrite, seen: ObjectObserved) -> str:
         return f"Kueue has reserved no quota for {newest.name}"
     if len(seen.workloads) > 1 or newest.count != write.count:
         return f"{newest.name} has not replaced the workload before it"
-    return f"{seen.ready} of {counted(write.count, 'pod')} are ready"
+    return f"{seen.ready} of {counted(due(seen), 'pod')} are ready"

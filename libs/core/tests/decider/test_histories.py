@@ -95,7 +95,7 @@ class History:
             case "target":
                 self.retarget(decider, dice.randint(1, 12))
             case "blind":
-                decider.blind_until = kueue.now + dice.randint(1, 2 * REFUSED_AFTER)
+                decider.blind_until = max(decider.blind_until, kueue.now + dice.randint(1, 2 * REFUSED_AFTER))
             case _:
                 pass
 
@@ -110,7 +110,8 @@ class History:
         """Show the decider its object unless its watch is lost, and write what it decided."""
         if (around := self.around(decider)) != decider.around:
             decider.around, decider.patched_since = around, 0
-        if self.kueue.now >= decider.blind_until and (fresh := self.kueue.observe(decider.name)) != self.seen(decider):
+        fresh, overdue = self.kueue.observe(decider.name), decider.machine.is_overdue(self.kueue.now)
+        if self.kueue.now >= decider.blind_until and (fresh != self.seen(decider) or overdue):
             self.hand(decider, fresh)
         self.hand(decider, Tick())
         write = decider.machine.state.write
@@ -181,7 +182,7 @@ class History:
                 assert fact.number not in decider.outcomes, "a decision ends once"
                 assert fact.reason
                 decider.outcomes[fact.number] = fact.outcome
-                if self.kueue.now - decider.decided_at[fact.number] > REFUSED_AFTER:
+                if self.kueue.now > max(decider.decided_at[fact.number] + REFUSED_AFTER, decider.blind_until):
                     self.faults.append("a decision that ended too late")
 
     # ---- the end ----------------------------------------------------------------------------------------------
@@ -194,7 +195,8 @@ class History:
         is_able = at_rest(seen) and seen.room and not seen.others_wait and state.refused is None
         if is_able and seen.count < decider.target:
             self.faults.append("free quota is not used")
-        if at_rest(seen) and seen.count > decider.target:
+        obeys = state.order is not None and state.order.version == state.version
+        if at_rest(seen) and seen.count > decider.target and not obeys:
             self.faults.append("more than the plan")
 
 

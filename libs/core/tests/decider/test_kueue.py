@@ -1,4 +1,4 @@
-"""Objects of Kueue as the API server shows them, and what the decider reads in them."""
+"""Objects of Kueue as the API server shows them, and the numbers that the decider reads in them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from stretto_core.decider import kueue
-from stretto_core.decider.kueue import SeenObjects, observed, requests_of, sized
+from stretto_core.decider.kueue import SeenObjects, observed, requests_of, sized, specification
 from stretto_core.decider.state import SizeWrite
 from stretto_core.decider.transition import at_rest
 
@@ -99,6 +99,41 @@ def container(cores: str, **more: str) -> Any:
 )
 def test_a_pod_requests_the_most_that_runs_at_a_time(pod: Any, thousandths: int) -> None:
     assert requests_of({"spec": {"template": {"spec": pod}}}) == {"cpu": thousandths, "pods": 1000}
+
+
+@pytest.mark.parametrize(
+    ("spec", "done", "due", "most"),
+    [
+        ({}, 0, 4, None),
+        ({"completions": 9}, 6, 3, 3),
+        ({"completions": 9}, 0, 4, 9),
+        ({}, 1, 2, 2),
+    ],
+)
+def test_pods_that_completions_leave_no_work_for_are_not_due(spec: Any, done: int, due: int, most: int | None) -> None:
+    one = job("a", 4, 2, **spec)
+    one["status"]["succeeded"] = done
+    seen = observed(one, cluster(one))
+    assert (seen.due, seen.most) == (due, most)
+
+
+def test_completions_that_follow_the_size_bound_none() -> None:
+    one = job("a", 4, 3, completions=4)
+    one["metadata"]["annotations"] = {**ELASTIC, kueue.COMPLETIONS: "1"}
+    one["status"]["succeeded"] = 1
+    seen = observed(one, cluster(one, workload("a", 4)))
+    assert (seen.due, seen.most) == (3, None)
+    assert at_rest(seen)
+
+
+def test_planner_and_arbiter_see_the_pods_that_are_admitted() -> None:
+    one = job("a", 4, 0)
+    workers = [
+        specification(one, cluster(one, workload("a", 4, admitted=is_admitted)))["resources"]["initial"]["workers"]
+        for is_admitted in (True, False)
+    ]
+    assert workers == [4, 1]
+    assert specification(one)["resources"]["initial"]["workers"] == 1
 
 
 @pytest.mark.parametrize(("value", "follows"), [("true", True), ("1", True), ("T", True), ("yes", False), ("0", False)])

@@ -13,6 +13,7 @@ from stretto_core.decider.observations import ObjectObserved
 from stretto_core.decider.state import DeciderState
 from stretto_core.decider.transition import at_rest
 from stretto_messages.values import Plan
+from stretto_wire import JobSpec, WireError
 
 from ....options import OutputForm, OutputOption, answer
 from ....reading import refuse, text_of
@@ -68,13 +69,14 @@ def _cluster(objects: list[kueue.Object]) -> kueue.SeenObjects:
 
 def _decided(one: kueue.Object, cluster: kueue.SeenObjects, plan: int | None) -> dict[str, Any]:
     try:
+        JobSpec.parse(kueue.specification(one, cluster))
         least, most = kueue.limits_of(one)
         seen = kueue.observed(one, cluster)
-    except kueue.UnfitObject as unfit:
+    except (kueue.UnfitObject, WireError) as unfit:
         return {"object": kueue.reference(one), "feasible": False, "reason": str(unfit)}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         refuse(kueue.reference(one), repr(error), "objects with the fields that kubectl prints")
-    machine = DeciderMachine(DeciderState(job=kueue.job_of(one), least=least, version=1))
+    machine = DeciderMachine(DeciderState(job=kueue.job_of(one), least=least, version=1, size=seen.count))
     machine.state.plan = Plan(min(plan or most, most), 1, 1.0, 1.0, 2**30, 2**30)
     machine.handle(seen, 0.0)
     write = machine.state.write
