@@ -97,6 +97,10 @@ class DeciderMachine:
         if seen.ending:
             state.released, state.write = True, None
             return [ObjectReleased(job=state.job, ending=seen.ending, reason=seen.ending_reason)]
+        if not waits_for_admission(seen):
+            state.waits_since_s = None
+        elif state.waits_since_s is None:
+            state.waits_since_s = now
         facts = self._judge(state.write, seen, now, looks) if state.write is not None else []
         return facts if state.write is not None else [*facts, *self._decide(seen, now)]
 
@@ -161,10 +165,6 @@ class DeciderMachine:
         elif not state.size:
             state.order = SizeOrder(state.version, seen.count)
         state.size = seen.count
-        if not waits_for_admission(seen):
-            state.waits_since_s = None
-        elif state.waits_since_s is None:
-            state.waits_since_s = now
         if state.refused is not None and at_rest(seen):
             least = state.refused.least_room
             state.refused.least_room = seen.vacant if least is None else min(least, seen.vacant)

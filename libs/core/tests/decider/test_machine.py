@@ -123,6 +123,17 @@ def test_room_that_others_waited_for_at_an_order_is_used_once_they_do_not() -> N
     assert one.wanted == ("grow", 6)
 
 
+def test_a_smaller_size_to_be_admitted_with_is_not_written_once_the_object_is_admitted() -> None:
+    waits = replace(seen(4, room=2), active=0, ready=0, suspended=True, workloads=())
+    one = Shown(4)
+    one.show(waits)
+    one.now = LATE
+    one.show(waits)
+    assert one.wanted == ("fit", 2)
+    one.show(replace(seen(4, room=2), active=0, ready=0))
+    assert one.wanted is None
+
+
 def test_the_size_to_begin_with_is_an_order() -> None:
     one = Shown(4, most=1)
     assert one.wanted is None
