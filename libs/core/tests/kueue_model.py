@@ -151,6 +151,13 @@ class Kueue:
         job.done, job.slices = True, []
         self._end(job, len(job.running))
 
+    def order(self, name: str, count: int) -> None:
+        """Let the owner write a size."""
+        job = self.jobs[name]
+        self.orders[name] = self.orders.get(name, 0) + 1
+        job.parallelism = count
+        job.version += 1
+
     def preempt(self, name: str, how: Preemption, count: int = 0) -> None:
         """Take quota back: suspend the Job, or write a smaller size."""
         job = self.jobs[name]

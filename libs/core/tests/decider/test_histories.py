@@ -82,7 +82,7 @@ class History:
         """Somebody else comes, goes, takes quota back, or wants another size; or a watch is lost."""
         kueue, dice, decider = self.kueue, self.dice, self.dice.choice(self.deciders)
         rigid = [name for name, job in kueue.jobs.items() if not job.elastic and not job.done]
-        match dice.choice(("come", "go", "suspend", "write", "target", "blind")):
+        match dice.choice(("come", "go", "suspend", "write", "order", "target", "blind")):
             case "come":
                 self.made += 1
                 kueue.submit(f"rigid-{self.made}", dice.randint(1, kueue.nominal), False, dice.choice((-1, 1)))
@@ -92,6 +92,8 @@ class History:
                 kueue.preempt(decider.name, "suspend")
             case "write" if (admitted := kueue.jobs[decider.name].admitted) > 1:
                 kueue.preempt(decider.name, "write", dice.randint(1, admitted - 1))
+            case "order":
+                kueue.order(decider.name, dice.randint(1, 12))
             case "target":
                 self.retarget(decider, dice.randint(1, 12))
             case "blind":
