@@ -161,7 +161,7 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
         machine = self.machine_of(job)
         if machine is None or not machine.state.job:
             if one is not None:
-                await self._find(job, one)
+                await self._find(job, one, seen)
         elif not machine.ended:
             await self._show(job, one, machine, seen)
             if one is not None:
@@ -182,8 +182,8 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
             log.warning("objects cannot be read; decisions wait", fault=str(fault))
             return
         for job, one in {job_of(one): one for one in self._seen().jobs.values()}.items():
-            if job in waiting:
-                await self._guarded(job, self._write(job, one))
+            if job in waiting:  # each by what the write before it has left of the room
+                await self._guarded(job, self._write(job, one, self._seen()))
 
     async def _guarded(self, job: str, looking: Awaitable[None]) -> None:
         """Wait for what is done with one object, whose errors do not affect others."""
@@ -196,12 +196,12 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
         except Exception as error:  # one object must not stop all
             log.exception("object: unforeseen; will look again", job=job, error=str(error))
 
-    async def _find(self, job: str, one: Object) -> None:
+    async def _find(self, job: str, one: Object, seen: SeenObjects) -> None:
         """Take an object in, or tell on it why it cannot be."""
         if ended(one):
             return
         try:
-            spec, (least, _) = JobSpec.parse(specification(one)), limits_of(one)
+            spec, (least, _) = JobSpec.parse(specification(one, seen)), limits_of(one)
         except (UnfitObject, WireError) as unfit:
             await self._refuse(job, one, str(unfit))
             return
@@ -223,9 +223,7 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
         elif not asks(one):
             await self._tell(job, gone(job, f"{reference(one)} asks for no size any more"))
         else:
-            write = machine.state.write
-            late = write is not None and self.server_now() - write.decided_s >= machine.rules.refused_after_s
-            await self._tell(job, observed(one, seen), again=late)
+            await self._tell(job, observed(one, seen), again=machine.is_overdue(self.server_now()))
 
     async def _tell(self, job: str, message: Message, again: bool = False) -> None:
         """Let the machine see what it has not seen yet. again: show it as the sight of now, though nothing changed."""
@@ -233,13 +231,13 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
             await self.observe(job, message)
             self._told[job] = message
 
-    async def _write(self, job: str, one: Object) -> None:
+    async def _write(self, job: str, one: Object, seen: SeenObjects) -> None:
         """Write the open decision, unless the object or its queue has changed since it was made."""
         machine = self.machine_of(job)
         write = machine.state.write if machine is not None else None
         if machine is None or write is None or not _waits(write):
             return
-        is_as_seen = asks(one) and observed(one, self._seen()) == machine.state.seen
+        is_as_seen = asks(one) and observed(one, seen) == machine.state.seen
         if is_as_seen:  # else the next look shows it
             await self._patch(job, one, write)
 
@@ -278,7 +276,8 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
                 raise
 
     def _seen(self) -> SeenObjects:
-        return SeenObjects(*(each.store.objects for each in self._reflectors))
+        """Return the objects as they are now, and as they stay in what is returned."""
+        return SeenObjects(*(dict(each.store.objects) for each in self._reflectors))
 
 
 def _waits(write: SizeWrite | None) -> bool:
