@@ -58,6 +58,18 @@ async def _in_log(bus: Bus, name: str) -> int:
     return int((await bus.ask(f"STREAM.INFO.{STREAM}"))["state"][name])
 
 
+async def _holds(bus: Bus, reached: int) -> bool:
+    """Return True if the log holds what was handled or stored, False if nobody tells now, as while a leader is elected:
+    the next turn asks again, and until then the fence protects. Raises BusFault: a server has lost the log's end."""
+    try:
+        end = await _in_log(bus, "last_seq")
+    except BusFault:
+        return False
+    if end < reached:
+        raise BusFault(f"{STREAM} ends at {end}, and {reached} was handled or stored: its server lost the rest")
+    return True
+
+
 class Session:
     """One ownership of a partition, from its loaded snapshot to its end."""
 
@@ -160,13 +172,7 @@ class Session:
             if not (self._writer.idle and self._journal.idle):
                 raise BusFault("the connection broke while outputs were on their way")
             reached = max(self._seq, self._writer.last_seq, self._journal.stored_seq)
-            try:
-                end = await _in_log(self._context.bus, "last_seq")
-            except BusFault:  # a leader is being elected: the next turn looks, and until then the fence protects
-                self._connection_broke = True
-                return
-            if end < reached:
-                raise BusFault(f"{STREAM} ends at {end}, and {reached} was handled or stored: its server lost the rest")
+            self._connection_broke = not await _holds(self._context.bus, reached)
 
     async def _go_live(self) -> None:
         await self._requests.open()
