@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -12,10 +13,12 @@ from hypothesis import strategies as st
 from runtime_counting import Counting, CountingSettings, add
 from runtime_live import Running, connect, eventually, settings_of, until_ready
 from stretto_bus import BusFault, Client
+from stretto_bus.bus import Bus
 from stretto_bus.faults import Fenced
 from stretto_bus.writer import Fence, Writer
 from stretto_installation.server import EmbeddedServer
 from stretto_runtime import Runner
+from stretto_runtime.owner.session import _holds
 from stretto_runtime.owner.state.recovery import load
 from stretto_runtime.owner.state.snapshots import Cursor, Document, Snapshots
 from stretto_runtime.owner.tenure.ownership import Ownership, assign
@@ -31,6 +34,23 @@ def test_every_partition_has_one_owner_and_nobody_more_than_a_fair_share(names: 
     shares = [list(owners.values()).count(name) for name in names]
     assert max(shares) <= math.ceil(partitions / len(names))
     assert set(owners.values()) <= names
+
+
+async def test_a_log_that_ends_before_what_was_handled_ends_a_session_and_one_that_nobody_tells_of_does_not() -> None:
+    class Server:
+        last_seq: int | None = 500
+
+        async def ask(self, _: str) -> dict[str, dict[str, int]]:
+            if self.last_seq is None:
+                raise BusFault("no leader")
+            return {"state": {"last_seq": self.last_seq}}
+
+    server = Server()
+    assert await _holds(cast("Bus", server), 500)
+    with pytest.raises(BusFault, match="ends at 500, and 501 was handled or stored"):
+        await _holds(cast("Bus", server), 501)
+    server.last_seq = None
+    assert not await _holds(cast("Bus", server), 501)
 
 
 @given(members)
