@@ -57,7 +57,7 @@ from stretto_messages.actuator import JobFailed
 from stretto_messages.profiler import StragglerCleared
 from stretto_runtime.process.pid import ProcessIdentity
 from stretto_runtime.settings import Settings
-from stretto_wire.contract.registry import FORWARDER, SERVICES
+from stretto_wire.contract.registry import DECIDER, FORWARDER, SERVICES
 from typer.testing import CliRunner
 
 from tests.waits import until, wait_until
@@ -667,6 +667,8 @@ def documented() -> Iterator[tuple[str, str]]:
     page = (ROOT / "libs/docs/pages/reference/settings.md").read_text()
     for section in page.split("\n## ")[1:]:
         service = section.split()[0].upper()
+        if service == DECIDER.upper():  # it decides for objects of Kubernetes alone
+            continue
         for name, default in re.findall(r"^\| `(STRETTO_\w+)` \| (.*?) \| ", section, re.MULTILINE):
             value = default.strip("`").strip('"') if default.startswith("`") else str(1 << 30 if default else 30)
             yield name, value

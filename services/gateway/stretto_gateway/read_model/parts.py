@@ -54,6 +54,10 @@ PARTS_OF: Mapping[str, tuple[Part, ...]] = {
         "refusals",
     ),
     "replacement-decided": ("replacements",),
+    "object-adopted": PARTS,
+    "size-decided": (),
+    "size-settled": ("head", "decisions", "phases"),
+    "object-released": ("head", "phases", "shards"),
     "data-workers-decided": (
         "head",
         "feeding",
