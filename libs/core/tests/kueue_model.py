@@ -81,7 +81,7 @@ class ElasticJob:
 
 @dataclass
 class Kueue:
-    """One ClusterQueue of ``nominal`` pods, its Jobs, Kueue's controllers and the Job controller."""
+    """A ClusterQueue of ``nominal`` pods, its Jobs, Kueue's controllers and the Job controller."""
 
     nominal: int
     dice: Random

@@ -148,6 +148,7 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
             self._woken.clear()
             seen = self._seen()
             jobs = {job_of(one): one for one in seen.jobs.values()}
+            self._unfit = {job: reason for job, reason in self._unfit.items() if job in jobs}
             for job in sorted({*self._machines, *(job for job, one in jobs.items() if asks(one))}):
                 await self._guarded(job, self._follow(job, jobs.get(job), seen))
                 await asyncio.sleep(0)  # what is only looked at waits for nothing, and others have to run
@@ -172,7 +173,7 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
 
     async def _write_all(self) -> None:
         """Write the open decisions, by objects that are read again for all of them."""
-        waiting = {job for job, machine in self._machines.items() if _waits(machine.state.write)}
+        waiting = {job for job, machine in self._machines.items() if machine.unwritten}
         if not waiting:
             return
         try:
@@ -234,11 +235,9 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
     async def _write(self, job: str, one: Object, seen: SeenObjects) -> None:
         """Write the open decision, unless the object or its queue has changed since it was made."""
         machine = self.machine_of(job)
-        write = machine.state.write if machine is not None else None
-        if machine is None or write is None or not _waits(write):
+        if machine is None or (write := machine.unwritten) is None:
             return
-        is_as_seen = asks(one) and observed(one, seen) == machine.state.seen
-        if is_as_seen:  # else the next look shows it
+        if asks(one) and observed(one, seen) == machine.state.seen:  # else the next look shows it
             await self._patch(job, one, write)
 
     async def _patch(self, job: str, one: Object, write: SizeWrite) -> None:
@@ -278,8 +277,3 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
     def _seen(self) -> SeenObjects:
         """Return the objects as they are now, and as they stay in what is returned."""
         return SeenObjects(*(dict(each.store.objects) for each in self._reflectors))
-
-
-def _waits(write: SizeWrite | None) -> bool:
-    """Return whether a decision is not written into its object yet."""
-    return write is not None and not write.written

@@ -58,7 +58,7 @@ class SeenObjects:
 
     @cached_property
     def workloads_of(self) -> Mapping[str, Sequence[Object]]:
-        """Unfinished workloads by the identity of their owner, the one that replaces another after that one."""
+        """Unfinished workloads by the uid of their owner; a workload that replaces another one follows it."""
         found: dict[str, list[Object]] = defaultdict(list)
         for each in self.workloads.values():
             if not _is(each, "Finished"):
@@ -88,12 +88,9 @@ class SeenObjects:
         return found
 
     def queue_of(self, local: str) -> str:
-        """Return the name of the cluster queue of a local queue; "": none that is seen."""
+        """Return the name of the cluster queue of a local queue; empty: no such queue is seen."""
         name = self.local_queues.get(local, {}).get("spec", {}).get("clusterQueue", "")
         return name if name in self.cluster_queues else ""
-
-
-NOTHING_SEEN = SeenObjects({}, {}, {}, {})
 
 
 def asks(one: Object) -> bool:
@@ -126,7 +123,7 @@ def limits_of(one: Object) -> tuple[int, int]:
     return least, most
 
 
-def specification(one: Object, cluster: SeenObjects = NOTHING_SEEN) -> dict[str, Any]:
+def specification(one: Object, cluster: SeenObjects) -> dict[str, Any]:
     """Return the job file that planner and arbiter shall see of an object. Raises UnfitObject.
 
     The object begins with the pods that are admitted: those that wait for quota hold nothing of the capacity.
@@ -242,11 +239,8 @@ def _work_left(one: Object) -> tuple[int, int | None]:
     Completions that follow the size bound no size. Without completions no pod starts once one has succeeded.
     """
     spec, status = one["spec"], one.get("status") or {}
-    count, done, completions = (
-        int(spec.get("parallelism") or 0),
-        int(status.get("succeeded") or 0),
-        spec.get("completions"),
-    )
+    count, completions = int(spec.get("parallelism") or 0), spec.get("completions")
+    done = int(status.get("succeeded") or 0)
     if completions is None:
         left = int(status.get("active") or 0) if done else None
     else:

@@ -84,6 +84,12 @@ class DeciderMachine:
         self.state.job, self.state.least = event.job, event.least
         return [SpecificationFound(event.job, event.spec)]
 
+    @property
+    def unwritten(self) -> SizeWrite | None:
+        """The open decision, as long as its object does not name it; None: nothing is to be written."""
+        write = self.state.write
+        return None if write is None or write.written else write
+
     def is_overdue(self, now: float) -> bool:
         """Return whether the open decision is to end at the next look: an observation is then shown though it is
         the same as before, since only what is seen after the deadline tells that a size was refused."""
@@ -148,11 +154,9 @@ class DeciderMachine:
 
     def _obey(self, seen: ObjectObserved) -> None:
         """Remember an order. What others wait for at that moment, as at preemption, is no room of the object."""
-        version = self.state.version
-        self.state.order, self.state.refused = (
-            SizeOrder(version, seen.count),
-            RefusedGrowth(version, 0 if seen.others_wait else None),
-        )
+        state = self.state
+        state.order = SizeOrder(state.version, seen.count)
+        state.refused = RefusedGrowth(state.version, 0 if seen.others_wait else None)
 
     # ---- the next decision ------------------------------------------------------------------------------------
 
@@ -177,7 +181,7 @@ class DeciderMachine:
         return facts
 
     def _wanted(self, seen: ObjectObserved, now: float) -> tuple[Purpose, int, str] | None:
-        """Return the size that the object should have next, and why. None: the one that it has."""
+        """Return the size that the object should have next, and why. None: the object keeps its size."""
         state = self.state
         if state.plan is None:
             return None

@@ -40,7 +40,7 @@ def held_by(jobs: Iterable[PodsInQueue], *, asked: bool) -> dict[str, int]:
 
 
 def free_pods(nominal: Amounts, used: Amounts, held: Amounts, each: Amounts) -> int:
-    """Return how many more pods that request ``each`` the queue's nominal quota has room for.
+    """Return the number of further pods, of which one requests ``each``, that the queue's nominal quota has room for.
 
     ``held``: ``held_by`` the queue's Jobs. A resource without quota bounds nothing. A pod that requests nothing that
     has quota finds no room: nothing tells how many of them there may be.

@@ -47,7 +47,7 @@ class Decider:
 
 
 class History:
-    """One history. ``faults`` are the promises that it broke."""
+    """A history of objects. ``faults``: the promises that the history broke."""
 
     def __init__(self, seed: int, kind: type[DeciderMachine] = DeciderMachine) -> None:
         self.dice = dice = Random(seed)

@@ -133,7 +133,7 @@ def test_planner_and_arbiter_see_the_pods_that_are_admitted() -> None:
         for is_admitted in (True, False)
     ]
     assert workers == [4, 1]
-    assert specification(one)["resources"]["initial"]["workers"] == 1
+    assert specification(one, cluster(one))["resources"]["initial"]["workers"] == 1
 
 
 @pytest.mark.parametrize(("value", "follows"), [("true", True), ("1", True), ("T", True), ("yes", False), ("0", False)])

@@ -18,7 +18,7 @@ from stretto_wire.contract.registry import partition_of
 
 from stretto_testing.jetstream.api import Api
 from stretto_testing.jetstream.consumers import Consumer, Timer
-from stretto_testing.jetstream.streams import ApiRefusal, Kept, KeptStream, offered
+from stretto_testing.jetstream.streams import UNSYNCED_NS, ApiRefusal, Kept, KeptStream, offered
 from stretto_testing.jetstream.subjects import Interest
 from stretto_testing.loop import SimulatedLoop
 from stretto_testing.network import Line, Network
@@ -26,8 +26,6 @@ from stretto_testing.network import Line, Network
 VERSION = "2.15.0"
 MAX_PAYLOAD = 8 << 20
 NOBODY = b"NATS/1.0 503\r\n\r\n"
-UNSYNCED_S = 5.0
-"""Longest time of writes that a loss of power undoes."""
 EXPIRY_LATE_S = 1.0
 """Longest time by which the end of a message's lifetime is late."""
 
@@ -90,7 +88,7 @@ class SimulatedServer:
         """End the server as a loss of power does where nobody syncs: each stream lacks an end of its own."""
         self.kill()
         for stream in self.api.streams.values():
-            stream.lose(self.now_ns() - int(self.chance.uniform(0, UNSYNCED_S) * 1e9))
+            stream.lose(self.now_ns() - int(self.chance.uniform(0, UNSYNCED_NS)))
 
     def start(self) -> None:
         """Start it again, on what is stored."""

@@ -6,6 +6,7 @@ Every behaviour here stands in ``tests/jetstream/contract.py``, which a real nat
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +18,8 @@ from stretto_wire.contract.registry import PATTERN_OF_STREAM, STORED_AS, partiti
 from stretto_testing.jetstream.subjects import Filter, matches
 
 SECOND_NS = 10**9
+UNSYNCED_NS = 5 * SECOND_NS
+"""Longest time of writes that a loss of power undoes."""
 TRANSFORM = {"src": PATTERN_OF_STREAM, "dest": STORED_AS}
 """The one transform of subjects that is simulated: a job's partition goes in front."""
 OVERHEAD_BYTES = 30
@@ -137,8 +140,8 @@ class KeptStream:
         """(when, sequence) of messages with a lifetime"""
         self._markers: set[int] = set()
         self._batches: dict[str, Batch] = {}
-        self._writes: list[tuple[Kept, bool]] = []
-        """Messages that were stored (True) and removed (False), in order"""
+        self._writes: deque[tuple[Kept, bool]] = deque()
+        """Messages that were stored (True) and removed (False), in order, from the first one that is not synced"""
 
     def configure(self, config: dict[str, Any]) -> None:
         """Take another configuration of the same subjects."""
@@ -245,6 +248,8 @@ class KeptStream:
         self.last_seq += 1
         kept = Kept(self.last_seq, self._stored_as(message.subject), message.block, message.data, now_ns)
         self.messages[kept.seq] = kept
+        while self._writes and not (self._writes[0][1] and self._writes[0][0].time_ns >= kept.time_ns - UNSYNCED_NS):
+            self._writes.popleft()  # synced by now
         self._writes.append((kept, True))
         of_subject = self.by_subject.setdefault(kept.subject, {})
         of_subject[kept.seq] = None
@@ -285,7 +290,8 @@ class KeptStream:
         """
         lost = (at for at, (kept, is_new) in enumerate(self._writes) if is_new and kept.time_ns >= since_ns)
         first = next(lost, len(self._writes))
-        for kept, is_new in reversed(self._writes[first:]):
+        for _ in range(len(self._writes) - first):
+            kept, is_new = self._writes.pop()
             if is_new:
                 del self.messages[kept.seq]
                 self.last_seq = kept.seq - 1
@@ -293,7 +299,6 @@ class KeptStream:
                     follower.removed(kept)
             else:
                 self.messages[kept.seq] = kept
-        del self._writes[first:]
         self.messages = dict(sorted(self.messages.items()))
         self.bytes = sum(kept.size_bytes for kept in self)
         self._ids = {name: known for name, known in self._ids.items() if known[0] <= self.last_seq}

@@ -138,10 +138,15 @@ class FarItems:
 
     def _ask(self, address: str, is_first: bool) -> None:
         """Have one process of a data worker compute items while it is named; a connection that is lost begins anew."""
-        begins_others = [is_first]
+        access, begins_others = self._pod.access, is_first
         while True:
             try:
-                self._ask_until_left_out(address, begins_others)
+                with Connection(address, access.key, timeout_s=CONNECT_S, encrypted=access.encrypted) as connection:
+                    if begins_others:
+                        self._begin_others(address, connection)
+                        begins_others = False
+                    while (piece := self._next(address)) is not None:
+                        self._have_computed(connection, piece)
             except (PlaneError, ValueError) as error:
                 self._warn(f"{address} is asked for items again in {AGAIN_S:g} s: {error}")
             with self._moved:
@@ -149,17 +154,12 @@ class FarItems:
                     self._connections[address] -= 1
                     return
 
-    def _ask_until_left_out(self, address: str, begins_others: list[bool]) -> None:
-        access = self._pod.access
-        with Connection(address, access.key, timeout_s=CONNECT_S, encrypted=access.encrypted) as connection:
-            if begins_others[0]:
-                processes = int(bytes(connection.call(Kind.PROCESSES, []).parts[0]))
-                begins_others[0] = False
-                with self._moved:
-                    for _ in range(processes - 1):
-                        self._begin(address, is_first=False)
-            while (piece := self._next(address)) is not None:
-                self._have_computed(connection, piece)
+    def _begin_others(self, address: str, connection: Connection) -> None:
+        """Begin a connection for each further process of a data worker."""
+        processes = int(bytes(connection.call(Kind.PROCESSES, []).parts[0]))
+        with self._moved:
+            for _ in range(processes - 1):
+                self._begin(address, is_first=False)
 
     def _warn(self, text: str) -> None:
         """Log a text, of many within a minute the first."""

@@ -1,4 +1,4 @@
-"""Candidates of an object that another controller runs: nobody measures its speed, which counts as that of its pods.
+"""Candidates of an object that another controller runs: nobody measures its speed, which is taken from its pods.
 
 With nothing known but the pods, w pods are taken for w times the speed of one. A round then weighs objects by what
 their pods cost and by their priorities, and never gives one more than its own limits.
