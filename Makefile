@@ -6,8 +6,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 DISTS  := $(wildcard libs/*/pyproject.toml) $(wildcard services/*/pyproject.toml)
 KERNELS  := $(wildcard libs/*/*/*.c)
-EDITABLE := $(patsubst %/pyproject.toml,-e %,$(DISTS))
 INSTALL  := $(BIN)/python -m pip install --disable-pip-version-check --no-deps --no-build-isolation
+# Installs Stretto's own packages from where they are, each time anew, because their commands may have changed.
+OWN      := rm -rf $(VENV)/own && mkdir -p $(VENV)/own && \
+    { $(BIN)/python -W ignore libs/editable.py $(VENV)/own $(DISTS:/pyproject.toml=) > $(VENV)/own/log 2>&1 || { \
+    cat $(VENV)/own/log; exit 1; }; } && $(INSTALL) -q --force-reinstall $(VENV)/own/*.whl
 # The plain wheel brings gigabytes for GPUs; TORCH=torch==2.13.0+cpu does not, where pip knows an index that has it.
 TORCH    ?= torch
 PACKAGES := $(shell grep -c == constraints.txt)
@@ -20,6 +23,11 @@ PROGRESS  = { n=0 at= ; while read -t $(EVERY_S) -r word name rest || [ $$? -gt 
     "") [ -z "$$at" ] || echo "  $$at: $$(ls $(VENV)/lib/python3*/site-packages | grep -c '\.dist-info$$') packages unpacked";; \
     esac; word= ; done; }
 TEST     := $(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
+# Whatever else is imported is compiled then; to compile all that pip unpacks takes four times as long.
+COMPILED := $(addprefix $(VENV)/lib/python3*/site-packages/,keras numpy pandas scipy tensorflow)
+# Installs the packages whose names begin so. Two at once take half the time, since each keeps one core busy.
+UNPACK    = $(INSTALL) --no-compile --require-hashes -r <(grep -iE '^[$(1)].*==' constraints.txt) | \
+    $(foreach PACKAGES,$(shell grep -ciE '^[$(1)].*==' constraints.txt),$(PROGRESS))
 SERVICES := $(patsubst services/%/pyproject.toml,%,$(wildcard services/*/pyproject.toml))
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' libs/wire/pyproject.toml)
 IMAGE    := docker build -f compose/Dockerfile $(if $(BASE),--build-arg BASE=$(BASE)) --build-arg VERSION=$(VERSION) \
@@ -43,10 +51,9 @@ $(VENV)/.ready: constraints.txt $(DISTS) $(KERNELS)
 	@test -x $(BIN)/python || { echo "set-up 1 of 4: an environment in $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "set-up 2 of 4: $(PACKAGES) pinned packages, a minute or two (2.9 GB on disk, TensorFlow 1.3 GB of it)"
 	@grep -E '^(setuptools|wheel)==' constraints.txt | $(INSTALL) -q --require-hashes -r /dev/stdin
-	@$(INSTALL) --no-compile --require-hashes -r constraints.txt | $(PROGRESS)
-	@echo "  compiling, on all cores"; $(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true
-	@echo "set-up 3 of 4: Stretto's own packages"
-	@$(INSTALL) $(EDITABLE) | { while read -r word name rest; do [ "$$word" != Obtaining ] || echo "  $${name##*/}"; done; }
+	@{ $(call UNPACK,a-o) & } ; $(call UNPACK,p-z); told=$$?; wait $$! && exit $$told
+	@echo "set-up 3 of 4: Stretto's own packages; the largest of the others are compiled"
+	@$(BIN)/python -W ignore -m compileall -qq -j 0 -x '/tests/' $(COMPILED) & $(OWN); told=$$?; wait; exit $$told
 	@echo "set-up 4 of 4: the documentation"
 	@$(BIN)/python libs/docs/build.py
 	@touch $@
@@ -57,7 +64,7 @@ setup-torch:  ## create .venv for PyTorch models alone: no TensorFlow, and nothi
 	@grep -hE '^(setuptools|wheel)==' constraints.txt | $(INSTALL) -q --require-hashes -r /dev/stdin
 	@$(INSTALL) --no-compile --require-hashes -r compose/pins/laptop-torch.txt | $(PROGRESS)
 	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile $(TORCH) | $(PROGRESS)
-	@$(INSTALL) -q $(EDITABLE)
+	@$(OWN)
 
 demo: setup  ## train a real recommendation model elastically, from warm start to the exact books
 	@$(BIN)/stretto demo
