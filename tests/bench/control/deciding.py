@@ -46,6 +46,7 @@ from tests.bench.rows import Row, row_at_most
 SERVICES = ("profiler", "fitter", "planner", "arbiter", "oom")
 WORKERS, SERVERS = 2, 1
 APPLY_S, BEAT_S = 1.0, 0.01
+SETTLED_WINDOWS, REPORTS_OF_A_WINDOW = 3, 1.5
 BACKLOG = 200
 """Inputs that wait for all services together where none has a backlog: those of some tenths of a second"""
 REPORTS_PER_S = ProfilerSettings().reports_per_s
@@ -74,6 +75,11 @@ class Load(NamedTuple):
     @property
     def report_s(self) -> float:
         return report_interval_s(self.jobs * (WORKERS + SERVERS), REPORTS_PER_S)
+
+    @property
+    def settled_s(self) -> float:
+        """Seconds after which the jobs that came first may get a proposal: three settled windows, and one before."""
+        return (1 + SETTLED_WINDOWS) * REPORTS_OF_A_WINDOW * self.report_s
 
     @property
     def progress_s(self) -> float:
@@ -175,7 +181,7 @@ async def _live(client: Client, load: Load, services: list[Replica], pids: dict[
     simulation = Simulation(client, load)
     acting = asyncio.create_task(simulation.act())
     try:
-        await simulation.live(load.arrival_s)
+        await simulation.live(max(load.arrival_s, load.settled_s))
         give_up_s = time.monotonic() + load.drained_s
         while (waiting := sum([await each.backlog() for each in services])) > BACKLOG and time.monotonic() < give_up_s:
             await simulation.live(1.0)
