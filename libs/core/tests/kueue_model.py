@@ -47,6 +47,7 @@ class ElasticJob:
     name: str
     parallelism: int
     elastic: bool = True
+    gated: bool = False
     priority: int = 0
     suspended: bool = True
     decision: int = 0
@@ -118,6 +119,8 @@ class Kueue:
             ready=sum(pod.ready_at <= self.now for pod in job.running),
             terminating=len(job.pods) - len(job.running),
             suspended=job.suspended,
+            gated=job.gated,
+            fixed=not job.elastic,
             workloads=tuple(
                 WorkloadSeen(name=one.name, count=one.held if one.state == "admitted" else one.count, state=one.state)
                 for one in job.slices
@@ -128,12 +131,12 @@ class Kueue:
         )
 
     def waits(self, job: ElasticJob) -> bool:
-        return any(each.state != "admitted" for each in job.slices)
+        return not job.gated and any(each.state != "admitted" for each in job.slices)
 
     # what others do ----------------------------------------------------------------------------------------------
 
     def submit(self, name: str, count: int, elastic: bool = True, priority: int = 0) -> ElasticJob:
-        job = self.jobs[name] = ElasticJob(name, count, elastic, priority)
+        job = self.jobs[name] = ElasticJob(name, count, elastic, priority=priority)
         job.slice(count)
         return job
 
@@ -142,7 +145,7 @@ class Kueue:
         job = self.jobs[name]
         if job.version != version:
             return False
-        job.parallelism, job.decision = count, decision
+        job.parallelism, job.decision, job.gated = count, decision, False
         job.version += 1
         return True
 
@@ -211,7 +214,7 @@ class Kueue:
     def _admit(self, job: ElasticJob) -> None:
         """Admit a pending workload if quota is left; in the flavour of the one that it replaces, the only one here."""
         waiting = next((each for each in job.slices if each.state != "admitted"), None)
-        if waiting is None or job.done:
+        if waiting is None or job.done or job.gated:
             return
         if waiting.state == "evicted":  # requeued, to be looked at the next time
             waiting.state = "pending"

@@ -18,6 +18,7 @@ from stretto_messages.base import bounded
 from stretto_core.decider.observations import ObjectObserved, WorkloadSeen
 from stretto_core.decider.quota import PodsInQueue, free_pods, held_by
 from stretto_core.decider.state import SizeWrite
+from stretto_core.decider.transition import begins_with
 from stretto_core.machine import CoreError
 
 Object = dict[str, Any]
@@ -26,6 +27,8 @@ QUEUE, ELASTIC = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/elastic-job"
 MIN_PARALLELISM = "kueue.x-k8s.io/job-min-parallelism"
 COMPLETIONS = "kueue.x-k8s.io/job-completions-equal-parallelism"
 REPLACES = "kueue.x-k8s.io/workload-slice-replacement-for"
+GATES = "kueue.x-k8s.io/admission-gated-by"
+"""Names, split by commas, of those who have to decide before Kueue (0.19 or later) admits. Stretto's is ``SIZE``."""
 TOPOLOGY = tuple(f"kueue.x-k8s.io/podset-{kind}-topology" for kind in ("required", "preferred"))
 TRUE = ("1", "t", "T", "true", "TRUE", "True")
 """Values of ``COMPLETIONS`` that are true to Kueue: strconv.ParseBool of Go. Of ``ELASTIC`` only "true" is."""
@@ -81,7 +84,7 @@ class SeenObjects:
         """Names of waiting workloads that request more than all nominal quota, by cluster queue."""
         found: dict[str, set[str]] = defaultdict(set)
         for each in self.workloads.values():
-            if each["spec"].get("active", True) and not _is(each, "Finished") and not _is(each, "Admitted"):
+            if _is_queued(each) and each["spec"].get("active", True):
                 queue = self.cluster_queues.get(name := self.queue_of(each["spec"].get("queueName", "")))
                 if queue is not None and _exceeds(each, queue):
                     found[name].add(each["metadata"]["name"])
@@ -126,10 +129,12 @@ def limits_of(one: Object) -> tuple[int, int]:
 def specification(one: Object, cluster: SeenObjects) -> dict[str, Any]:
     """Return the job file that planner and arbiter shall see of an object. Raises UnfitObject.
 
-    The object begins with the pods that are admitted: those that wait for quota hold nothing of the capacity.
+    The object begins with the pods that are admitted: those that wait for quota hold nothing of the capacity. One whose
+    gate is closed begins with those that it is to be admitted with.
     """
     least, most = limits_of(one)
-    count, each = _pods_in_queue(one, cluster).admitted, requests_of(one)
+    seen, each = observed(one, cluster), requests_of(one)
+    count = begins_with(seen, least, most) if seen.gated else _pods_in_queue(one, cluster).admitted
     cores, memory = max(each.get("cpu", 0) / 1000, LEAST_CORES), max(each.get("memory", 0) // 1000, LEAST_BYTES)
     return {
         "name": job_of(one),
@@ -154,8 +159,13 @@ def _check_elastic(one: Object) -> None:
     template = one["spec"].get("template", {}).get("metadata") or {}
     if not labels.get(QUEUE):
         raise UnfitObject(f"label {QUEUE}", labels.get(QUEUE), "name the queue that the Job waits in")
-    if annotations.get(ELASTIC) != "true":
-        raise UnfitObject(ELASTIC, annotations.get(ELASTIC), 'state "true": else Kueue stops all pods at a resize')
+    is_elastic, is_gated = annotations.get(ELASTIC) == "true", SIZE in _gates(one)
+    if is_elastic and is_gated:  # kubernetes-sigs/kueue#13836: the gate would stay closed for good
+        remedy = f"leave {SIZE} out: Kueue never opens the gate of an elastic Job, which grows without one"
+        raise UnfitObject(GATES, annotations[GATES], remedy)
+    if not (is_elastic or is_gated or _decision_in(one, job_of(one))):
+        remedy = f'state "true", else Kueue stops all pods at a resize; or, for a size to begin with, {GATES}: {SIZE}'
+        raise UnfitObject(ELASTIC, annotations.get(ELASTIC), remedy)
     if MIN_PARALLELISM in annotations:
         raise UnfitObject(MIN_PARALLELISM, annotations[MIN_PARALLELISM], f"leave it out, and state {LEAST}")
     for name in TOPOLOGY:
@@ -193,7 +203,7 @@ def observed(one: Object, cluster: SeenObjects) -> ObjectObserved:
         else [0, 0]
     )
     hopeless = cluster.hopeless_in.get(name, set())
-    waiting = hopeless | {each.name for each in seen if each.state != "admitted"}
+    waiting = hopeless | {each["metadata"]["name"] for each in own if _is_queued(each)}
     return ObjectObserved(
         job=job,
         decision=_decision_in(one, job),
@@ -204,6 +214,8 @@ def observed(one: Object, cluster: SeenObjects) -> ObjectObserved:
         due=due,
         most=most,
         suspended=bool(spec.get("suspend")),
+        gated=SIZE in _gates(one),
+        fixed=_annotations(one).get(ELASTIC) != "true",
         ending=ending,
         ending_reason=reason,
         workloads=tuple(seen[-10:]),
@@ -251,6 +263,15 @@ def _work_left(one: Object) -> tuple[int, int | None]:
 
 def _workloads_of(one: Object, cluster: SeenObjects) -> Sequence[Object]:
     return cluster.workloads_of.get(one["metadata"]["uid"], ())
+
+
+def _is_queued(workload: Object) -> bool:
+    """Return True for a workload that waits for admission in its queue, which one with a closed gate does not."""
+    return not (_is(workload, "Finished") or _is(workload, "Admitted") or _gates(workload))
+
+
+def _gates(one: Object) -> list[str]:
+    return [name for each in _annotations(one).get(GATES, "").split(",") if (name := each.strip())]
 
 
 def _seen(workload: Object) -> WorkloadSeen:
@@ -397,7 +418,10 @@ def sized(one: Object, write: SizeWrite) -> Object:
     if _annotations(one).get(COMPLETIONS) in TRUE:
         spec["completions"] = write.count
     meta = {"name": one["metadata"]["name"], "resourceVersion": one["metadata"]["resourceVersion"]}
-    return {"metadata": {**meta, "annotations": {DECISION: told}}, "spec": spec}
+    annotations = {DECISION: told}
+    if GATES in _annotations(one):  # with the gates of others; to Kueue an empty list is none
+        annotations[GATES] = ",".join(name for name in _gates(one) if name != SIZE)
+    return {"metadata": {**meta, "annotations": annotations}, "spec": spec}
 
 
 def in_words(write: SizeWrite) -> str:

@@ -29,7 +29,7 @@ from stretto_core.decider.state import (
     SizeWrite,
     SpecificationFound,
 )
-from stretto_core.decider.transition import at_rest, outcome_of, waits_for_admission, what_lacks
+from stretto_core.decider.transition import at_rest, begins_with, outcome_of, waits_for_admission, what_lacks
 from stretto_core.machine import Action, Emit, Tick
 
 DeciderEvent = ObjectFound | ObjectObserved | PatchRefused | PlanDecided | JobCancelled | Tick
@@ -103,7 +103,7 @@ class DeciderMachine:
         if seen.ending:
             state.released, state.write = True, None
             return [ObjectReleased(job=state.job, ending=seen.ending, reason=seen.ending_reason)]
-        if not waits_for_admission(seen):
+        if seen.gated or not waits_for_admission(seen):
             state.waits_since_s = None
         elif state.waits_since_s is None:
             state.waits_since_s = now
@@ -186,11 +186,15 @@ class DeciderMachine:
         if state.plan is None:
             return None
         most = max(state.plan.workers, state.least)
+        if seen.gated:
+            return self._opening(seen, most)
         order = state.order
         if order is not None and order.version == state.version and seen.count <= order.count:
             most = max(most, seen.count)
         if not at_rest(seen):
             return self._fitting(seen, most, now)
+        if seen.fixed:
+            return None
         if most < seen.count:
             return "shrink", most, f"the plan of version {state.version} leaves the object {counted(most, 'pod')}"
         if most == seen.count or not seen.room or seen.others_wait or not self._may_try_again(seen):
@@ -199,6 +203,13 @@ class DeciderMachine:
         if count <= seen.count:
             return None
         return "grow", count, f"the queue's quota has room for {counted(seen.room, 'more pod')}; the plan allows {most}"
+
+    def _opening(self, seen: ObjectObserved, most: int) -> tuple[Purpose, int, str]:
+        """Return the size to begin with, which is written though it may be the same: the patch opens the gate."""
+        count = begins_with(seen, self.state.least, most)
+        if seen.others_wait:
+            return "fit", count, f"others wait in its queue; the plan allows {most}"
+        return "fit", count, f"its queue has room for {counted(seen.room, 'pod')}; the plan allows {most}"
 
     def _is_rejected(self, seen: ObjectObserved, purpose: Purpose, count: int) -> bool:
         return self.state.rejected == RejectedSize(purpose, count, self.state.version, seen.count)
@@ -222,7 +233,7 @@ class DeciderMachine:
         state = self.state
         known = seen.decision if seen.decision < NUMBERS_END else 0  # else nobody's but a forger's
         state.number = max(state.number, known) + 1
-        state.write = SizeWrite(state.number, purpose, seen.count, count, bounded(reason), now)
+        state.write = SizeWrite(state.number, purpose, seen.count, count, bounded(reason), now, opens=seen.gated)
         if purpose == "grow":
             state.refused = None
         return SizeDecided(
@@ -252,6 +263,8 @@ class DeciderMachine:
 
     def _why_no_other(self, seen: ObjectObserved) -> str:
         assert self.state.plan is not None
+        if seen.fixed and seen.count != self.state.plan.workers:
+            return f"the object stays at {counted(seen.count, 'pod')}: Kueue would stop them all at a change"
         if seen.count >= self.state.plan.workers:
             return f"the object has {counted(seen.count, 'pod')}, as the plan says"
         if seen.most is not None and seen.count >= seen.most:

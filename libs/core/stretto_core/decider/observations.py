@@ -43,6 +43,10 @@ class ObjectObserved(Message):
     most: Count | None = None
     """Pods that completions have work for; None: any number."""
     suspended: bool = False
+    gated: bool = False
+    """The object may not be admitted before Stretto has decided its size."""
+    fixed: bool = False
+    """The size may change only while the object waits: Kueue stops all pods at a change of an object not elastic."""
     ending: Literal["", "complete", "failed", "gone"] = ""
     ending_reason: Text = ""
     workloads: Annotated[tuple[WorkloadSeen, ...], MaxLen(10)] = ()

@@ -32,7 +32,8 @@ class SpecificationFound:
 
 @dataclass(slots=True)
 class SizeWrite:
-    """A decision and its one patch. ``written``: the object names the decision, so that the patch is in force."""
+    """A decision and its one patch. ``written``: the object names the decision, so that the patch is in force.
+    ``opens``: the patch opens the object's admission gate too."""
 
     number: int
     purpose: Purpose
@@ -41,6 +42,7 @@ class SizeWrite:
     reason: str
     decided_s: float
     written: bool = False
+    opens: bool = False
 
 
 @dataclass(slots=True)

@@ -28,10 +28,20 @@ def waits_for_admission(seen: ObjectObserved) -> bool:
     return all(workload.state != "admitted" for workload in seen.workloads) and len(seen.workloads) < 2
 
 
+def begins_with(seen: ObjectObserved, least: int, most: int) -> int:
+    """Return the size with which an object whose gate is closed is to wait for admission: as many pods as there is room
+    for, or its owner's size where there is none, or where others wait for the room."""
+    has_room = seen.room >= least and not seen.others_wait
+    count = min(seen.room if has_room else seen.count, most if seen.most is None else seen.most)
+    return min(max(count, least), most)
+
+
 def outcome_of(write: SizeWrite, seen: ObjectObserved) -> tuple[Outcome, str] | None:
     """Return the end of a decision that was written, and the reason in words. None: its transition is under way."""
     if seen.count != write.count:
         return "taken", f"the object's controller wrote {seen.count}: an order, and no conflict with {write.count}"
+    if write.opens:
+        return None if seen.gated else ("accepted", "the gate is open: Kueue may admit the object")
     newest = seen.workloads[-1] if seen.workloads else None
     sole = newest if len(seen.workloads) == 1 else None
     is_met = sole is not None and sole.state == "admitted" and sole.count == write.count and seen.ready == due(seen)

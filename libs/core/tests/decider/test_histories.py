@@ -58,7 +58,9 @@ class History:
         self.quiet = False
         for number in range(dice.randint(1, 3)):
             name, count = f"elastic-{number}", dice.randint(1, 4)
-            self.kueue.submit(name, count).cap = dice.choice((count, count + 2, 10**6))
+            job = self.kueue.submit(name, count)
+            job.cap, job.gated = dice.choice((count, count + 2, 10**6)), dice.random() < 0.2
+            job.elastic = not job.gated
             made = Decider(name, dice.randint(1, 12), kind(DeciderState(), DeciderRules(REFUSED_AFTER)))
             self.deciders.append(made)
             self.hand(made, ObjectFound(job=name, spec="{}", least=1))
@@ -81,18 +83,19 @@ class History:
     def disturb(self) -> None:
         """Somebody else comes, goes, takes quota back, or wants another size; or a watch is lost."""
         kueue, dice, decider = self.kueue, self.dice, self.dice.choice(self.deciders)
-        rigid = [name for name, job in kueue.jobs.items() if not job.elastic and not job.done]
+        rigid = [name for name, job in kueue.jobs.items() if name.startswith("rigid") and not job.done]
+        job = kueue.jobs[decider.name]
         match dice.choice(("come", "go", "suspend", "write", "order", "target", "blind")):
             case "come":
                 self.made += 1
                 kueue.submit(f"rigid-{self.made}", dice.randint(1, kueue.nominal), False, dice.choice((-1, 1)))
             case "go" if rigid:
                 kueue.finish(dice.choice(rigid))
-            case "suspend" if kueue.jobs[decider.name].admitted:
+            case "suspend" if job.admitted:
                 kueue.preempt(decider.name, "suspend")
-            case "write" if (admitted := kueue.jobs[decider.name].admitted) > 1:
-                kueue.preempt(decider.name, "write", dice.randint(1, admitted - 1))
-            case "order":
+            case "write" if job.elastic and job.admitted > 1:
+                kueue.preempt(decider.name, "write", dice.randint(1, job.admitted - 1))
+            case "order" if job.elastic or job.suspended:
                 kueue.order(decider.name, dice.randint(1, 12))
             case "target":
                 self.retarget(decider, dice.randint(1, 12))
@@ -194,11 +197,13 @@ class History:
         if decider.decided_at.keys() != decider.outcomes.keys():
             self.faults.append("a decision without an end")
         seen, state = self.kueue.observe(decider.name), decider.machine.state
-        is_able = at_rest(seen) and seen.room and not seen.others_wait and state.refused is None
+        if seen.gated:
+            self.faults.append("a gate that stays closed")
+        is_able = at_rest(seen) and not seen.fixed and seen.room and not seen.others_wait and state.refused is None
         if is_able and seen.count < decider.target:
             self.faults.append("free quota is not used")
         obeys = state.order is not None and state.order.version == state.version
-        if at_rest(seen) and seen.count > decider.target and not obeys:
+        if at_rest(seen) and not seen.fixed and seen.count > decider.target and not obeys:
             self.faults.append("more than the plan")
 
 

@@ -142,3 +142,48 @@ def test_completions_follow_where_kueue_says_so(value: str, follows: bool) -> No
     one["metadata"]["annotations"] = {**ELASTIC, kueue.COMPLETIONS: value}
     patch = sized(one, SizeWrite(1, "grow", 2, 4, "r", 0.0))
     assert patch["spec"] == {"parallelism": 4, **({"completions": 4} if follows else {})}
+
+
+def gated(gates: str, **annotations: str) -> Any:
+    """Return a Job that is not elastic, behind these gates."""
+    one = job("a", 4, 0, suspend=True)
+    one["metadata"]["annotations"] = {kueue.SIZE: "auto", kueue.MOST: "8", kueue.GATES: gates, **annotations}
+    return one
+
+
+@pytest.mark.parametrize(
+    ("gates", "left"), [("stretto.dev/size", ""), ("example.com/b,stretto.dev/size", "example.com/b"), ("x", "x")]
+)
+def test_a_patch_takes_stretto_out_of_the_gates_and_nobody_else(gates: str, left: str) -> None:
+    patch = sized(gated(gates), SizeWrite(1, "fit", 4, 6, "r", 0.0))
+    assert patch["metadata"]["annotations"][kueue.GATES] == left
+    assert patch["spec"] == {"parallelism": 6}
+    assert kueue.GATES not in sized(job("a", 2, 2), SizeWrite(1, "grow", 2, 4, "r", 0.0))["metadata"]["annotations"]
+
+
+def test_a_job_behind_its_gate_begins_with_the_room_of_its_queue() -> None:
+    one, own = gated("stretto.dev/size"), workload("a", 4, admitted=False)
+    own["metadata"]["annotations"] = {kueue.GATES: "stretto.dev/size"}
+    shown = cluster(one, own, used=3)
+    assert specification(one, shown)["resources"]["initial"]["workers"] == 5
+    seen = observed(one, shown)
+    assert (seen.gated, seen.fixed, seen.others_wait) == (True, True, False)
+    assert observed(one, cluster(one, own, pending=1)).others_wait, "the queue counts none that is gated"
+
+
+@pytest.mark.parametrize(
+    ("gates", "annotations", "told"),
+    [
+        ("stretto.dev/size", {kueue.ELASTIC: "true"}, "never opens the gate of an elastic Job"),
+        ("example.com/b", {}, "for a size to begin with"),
+    ],
+)
+def test_a_gate_that_would_not_open_is_told(gates: str, annotations: dict[str, str], told: str) -> None:
+    with pytest.raises(kueue.UnfitObject, match=told):
+        kueue.limits_of(gated(gates, **annotations))
+
+
+def test_a_job_whose_gate_is_open_stays_one_that_can_be_sized() -> None:
+    one = gated("")
+    one["metadata"]["annotations"][kueue.DECISION] = f"{kueue.job_of(one)}/1: fit from 4 to 6 pods"
+    assert kueue.limits_of(one) == (1, 8)

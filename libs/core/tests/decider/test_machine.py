@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from job_builders import plan_decided
 from stretto_core.decider.machine import NUMBERS_END, DeciderMachine
 from stretto_core.decider.observations import ObjectFound, ObjectObserved, PatchRefused, WorkloadSeen
@@ -158,3 +159,58 @@ def test_a_number_that_no_decision_has_is_not_counted_on_from() -> None:
     one.show(seen(2, room=4, decision=NUMBERS_END))
     assert one.write is not None
     assert one.write.number == 1
+
+
+def gated(count: int, room: int) -> ObjectObserved:
+    waits = (WorkloadSeen(name="w", count=count, state="pending"),)
+    return replace(seen(count, room), active=0, ready=0, suspended=True, gated=True, fixed=True, workloads=waits)
+
+
+@pytest.mark.parametrize(
+    ("one", "most", "size"),
+    [
+        (gated(4, room=3), 6, 3),
+        (gated(4, room=8), 6, 6),
+        (gated(4, room=4), 6, 4),
+        (gated(4, room=0), 6, 4),
+        (gated(4, room=0), 2, 2),
+        (replace(gated(4, room=8), others_wait=True), 6, 4),
+        (replace(gated(4, room=8), most=5), 6, 5),
+    ],
+)
+def test_an_object_whose_gate_is_closed_gets_its_size_and_its_gate_opens(
+    one: ObjectObserved, most: int, size: int
+) -> None:
+    shown = Shown(4, most=most)
+    shown.show(one)
+    assert shown.wanted == ("fit", size)
+    shown.show(replace(one, count=size, decision=1))
+    assert shown.wanted == ("fit", size), "the gate is still closed"
+    shown.show(replace(one, count=size, decision=1, gated=False))
+    assert (shown.wanted, shown.machine.state.outcome) == (None, "accepted")
+
+
+def test_an_object_that_is_not_elastic_keeps_the_size_that_it_was_admitted_with() -> None:
+    shown = Shown(2)
+    shown.show(replace(seen(2, room=4), fixed=True))
+    assert shown.wanted is None
+    shown.plan(1)
+    shown.show(replace(seen(2, room=4), fixed=True))
+    assert shown.wanted is None
+    assert "would stop them all" in shown.machine.state.outcome_reason
+
+
+def test_time_behind_a_closed_gate_is_no_wait_for_quota() -> None:
+    shown = Shown(4)
+    shown.show(gated(4, room=0))
+    shown.show(replace(gated(4, room=0), decision=1, gated=False))
+    shown.now = LATE
+    shown.show(replace(gated(4, room=2), decision=1, gated=False))
+    assert shown.wanted == ("fit", 2)
+    shown = Shown(4)
+    shown.show(gated(4, room=0))
+    shown.now = LATE - 1
+    shown.show(replace(gated(4, room=0), decision=1, gated=False))
+    shown.now = LATE
+    shown.show(replace(gated(4, room=2), decision=1, gated=False))
+    assert shown.wanted is None
