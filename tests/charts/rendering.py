@@ -99,6 +99,7 @@ EVERYTHING: dict[str, Any] = {
         "tls": {"secret": "gateway-tls"},
         "ingress": {"enabled": True, "host": "stretto.example.com", "tlsSecret": "ingress-tls"},
     },
+    "decider": {"kinds": ["Job", "JobSet", "RayCluster"]},
     "forwarder": {"endpoints": {"secret": "webhooks"}, "board": {"claim": "board"}},
     "monitoring": {
         "serviceMonitor": {"enabled": True},

@@ -51,8 +51,10 @@ VERBS = {
     "Reflector": {"list", "watch"},
 }
 """Verbs that a call of stretto_kube asks of the API server; what is applied may have to be created."""
+FAMILIES = {"SIZED": ("jobs", "jobsets", "rayclusters")}
+"""Tables of kinds, one of which a call takes by its name."""
 SUBRESOURCES = ("resize", "status")
-EXISTING = {("jobs", "create")}
+EXISTING = {(kind, "create") for kind in FAMILIES["SIZED"]}
 """Objects that are applied only with the version that was read, which creates none."""
 CODE = {
     "actuator": ["services/actuator/stretto_actuator/kubernetes/*.py"],
@@ -80,6 +82,8 @@ def rights_of(call: ast.Call) -> Iterator[Right]:
     if function == "logs" and len(call.args) == 2 and isinstance(call.args[0], ast.Call):
         yield "pods/log", "get"
     kinds = [RESOURCES[each.id] for each in call.args if isinstance(each, ast.Name) and each.id in RESOURCES]
+    tables = [each.value for each in call.args if isinstance(each, ast.Subscript)]
+    kinds += [kind for each in tables if isinstance(each, ast.Name) for kind in FAMILIES.get(each.id, ())]
     parts = [each.value for each in call.args if isinstance(each, ast.Constant) and each.value in SUBRESOURCES]
     for kind in kinds:
         for verb in VERBS.get(function, ()):
@@ -99,6 +103,14 @@ class TestRights:
     @pytest.mark.parametrize("service", CODE)
     def test_are_exactly_those_that_the_code_uses(self, service: str) -> None:
         assert granted(rendered(EVERYTHING), service) == used(service)
+
+    @pytest.mark.parametrize("kind", ["Job", "JobSet", "RayCluster"])
+    def test_of_the_decider_are_those_of_the_kinds_that_it_sizes(self, kind: str) -> None:
+        values = {"services": {"decider": {"enabled": True}}, "decider": {"kinds": [kind], "kueue": False}}
+        objects = rendered(values)
+        assert of_kind(objects, "ClusterRole") == []
+        read = {(each, verb) for each in {"jobs", f"{kind.lower()}s"} for verb in ("list", "watch")}
+        assert granted(objects, "decider") == {*read, (f"{kind.lower()}s", "patch"), ("events", "create")}
 
     def test_of_objects_are_given_only_where_they_are_served(self) -> None:
         assert [component(each) for each in of_kind(rendered({}), "Role")] == ["actuator"]

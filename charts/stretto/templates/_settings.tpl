@@ -66,6 +66,8 @@ STRETTO_FORWARDER_ENDPOINTS_FILE: /run/stretto/endpoints.yaml
 {{- end }}
 {{- if eq .name "decider" }}
 STRETTO_DECIDER_KUBERNETES_NAMESPACE: {{ $values.decider.namespace | default (include "stretto.trainer.namespace" .root) }}
+STRETTO_DECIDER_KINDS: {{ toJson $values.decider.kinds | quote }}
+STRETTO_DECIDER_KUEUE: {{ $values.decider.kueue | quote }}
 STRETTO_DECIDER_REFUSED_AFTER_S: {{ include "stretto.text" $values.decider.refusedAfterSeconds | quote }}
 {{- end }}
 {{- end }}

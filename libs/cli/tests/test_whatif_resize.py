@@ -83,11 +83,37 @@ def test_a_file_without_such_a_job_is_refused() -> None:
 
 def test_the_page_asks_for_a_size_and_reads_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[2] / "docs" / "pages" / "how-to" / "kueue.md").read_text()
-    [job] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    asked = "---\n".join(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
     [typed] = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    Path("objects.yaml").write_text(job)
+    Path("objects.yaml").write_text(asked.replace("name: my-dlrm", "name: gated").replace("name: gated", "name: my-dlrm", 1))
     program, *arguments = typed.split()
-    shown = RUNNER.invoke(app, arguments)
+    shown = RUNNER.invoke(app, [*arguments, "-o", "json"])
     assert program == "stretto"
-    assert "Job/default/my-dlrm: 1 → 1 pods (none): a transition is open" in " ".join(shown.stdout.split())
+    told = {each["object"]: each for each in json.loads(shown.stdout)["objects"]}
+    assert told["Job/default/my-dlrm"]["reason"].startswith("a transition is open")
+    assert (told["Job/default/gated"]["purpose"], told["Job/default/gated"]["size"]) == ("fit", 2)
+    for name in ("JobSet/default/my-set", "RayCluster/default/my-ray"):
+        assert (told[name]["feasible"], told[name]["before"]) == (True, 2)
+        assert told[name]["reason"].startswith("a transition is open")
+    assert len(told) == 4, "a TrainJob asks for its JobSet"
+
+
+def test_a_set_grows_to_its_plan_without_a_queue() -> None:
+    found = decided(json.loads(FILES["set.json"]))
+    assert (found["before"], found["size"], found["purpose"], found["room"]) == (2, 6, "grow", None)
+
+
+def test_a_ray_cluster_grows_to_its_plan_without_a_queue() -> None:
+    group = {"groupName": "cpus", "replicas": 1, "minReplicas": 0, "maxReplicas": 3, "template": {}}
+    status = dict.fromkeys(("desiredWorkerReplicas", "availableWorkerReplicas", "readyWorkerReplicas"), 1)
+    meta = {"name": "ray", "annotations": {"stretto.dev/size": "auto"}}
+    cluster = {"kind": "RayCluster", "metadata": meta, "spec": {"workerGroupSpecs": [group]}, "status": status}
+    assert (decided(cluster)["before"], decided(cluster)["size"]) == (1, 3)
+
+
+def test_a_train_job_is_told_where_to_ask() -> None:
+    meta = {"name": "train", "annotations": {"stretto.dev/size": "auto"}}
+    found = decided({"kind": "TrainJob", "metadata": meta, "spec": {"runtimeRef": {"name": "torch-distributed"}}})
+    assert not found["feasible"]
+    assert "spec.runtimePatches" in found["reason"]

@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import Awaitable
 from datetime import UTC, datetime
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import structlog
 from stretto_bus.tasks import end
-from stretto_core.decider.kueue import (
-    SeenObjects,
-    UnfitObject,
-    asks,
-    ended,
-    event_about,
+from stretto_core.decider.fields import UnfitObject
+from stretto_core.decider.kueue import SeenObjects
+from stretto_core.decider.machine import DeciderMachine
+from stretto_core.decider.objects import (
     gone,
     in_words,
     job_of,
@@ -30,19 +27,22 @@ from stretto_core.decider.kueue import (
     sized,
     specification,
 )
-from stretto_core.decider.machine import DeciderMachine
 from stretto_core.decider.observations import ObjectFound, ObjectObserved, PatchRefused
 from stretto_core.decider.state import DeciderState, SizeWrite, SpecificationFound
-from stretto_kube import Api, Kind, KubeFault, Object, ObjectChange, Reflector
+from stretto_core.decider.targets import TARGETS
+from stretto_kube import Api, Kind, KubeFault, ObjectChange, Reflector
 from stretto_messages.base import Message, bounded
 from stretto_runtime import PartitionLost, Service
 from stretto_wire import JobSpec, WireError
 from stretto_wire.contract.submission import ObjectAdopted
 
-from .settings import DeciderSettings
+from .events import Found, ObjectEvents
+from .settings import DeciderSettings, SizedKind
 
-JOBS = Kind("batch", "v1", "jobs", "Job")
-EVENTS = Kind("", "v1", "events", "Event")
+SIZED = {
+    kind: Kind(TARGETS[kind].group, TARGETS[kind].version, TARGETS[kind].plural, kind) for kind in get_args(SizedKind)
+}
+JOBS = SIZED["Job"]
 WORKLOADS = Kind("kueue.x-k8s.io", "v1beta2", "workloads", "Workload")
 LOCAL_QUEUES = Kind("kueue.x-k8s.io", "v1beta2", "localqueues", "LocalQueue")
 CLUSTER_QUEUES = Kind("kueue.x-k8s.io", "v1beta2", "clusterqueues", "ClusterQueue", namespaced=False)
@@ -67,7 +67,8 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
     def __init__(self, settings: DeciderSettings) -> None:
         super().__init__(settings)
         self._api: Api | None = None
-        self._reflectors: list[Reflector] = []
+        self._reflectors: dict[str, Reflector] = {}
+        """By the name of the kind that each follows."""
         self._tasks: list[asyncio.Task[None]] = []
         self._woken = asyncio.Event()
         self._machines: dict[str, DeciderMachine] = {}
@@ -77,6 +78,7 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
         self._noted: dict[str, int] = {}
         """The end of a decision, by its number, of which each object has the last event."""
         self._unfit: dict[str, str] = {}
+        self._events = ObjectEvents()
 
     # ---- hooks ------------------------------------------------------------------------------------------------
 
@@ -93,7 +95,7 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
 
     @property
     def lacks(self) -> str:
-        return "" if all(each.synced.is_set() for each in self._reflectors) else "objects of the cluster are not listed"
+        return "" if all(each.synced.is_set() for each in self._reflectors.values()) else "objects of the cluster are not listed"
 
     async def opened(self) -> None:
         settings = self.settings
@@ -103,13 +105,16 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
             except KubeFault as fault:
                 log.warning("takes no objects before it reaches the cluster", fault=str(fault))
                 await asyncio.sleep(REACH_AGAIN_S)
-        self._reflectors = [
-            Reflector(self._api, JOBS, "", self._changed),
-            Reflector(self._api, WORKLOADS, "", self._changed),
-            Reflector(self._api, LOCAL_QUEUES, "", self._changed),
-            Reflector(self._api, CLUSTER_QUEUES, "", self._changed),
-        ]
-        self._tasks = [asyncio.create_task(each.run()) for each in self._reflectors]
+        api, changed = self._api, self._changed
+        # Jobs always: those of a JobSet have its pods, and those of a queue hold its quota
+        self._reflectors = {kind: Reflector(api, SIZED[kind], "", changed) for kind in dict.fromkeys(("Job", *settings.kinds))}
+        if settings.kueue:
+            self._reflectors |= {
+                "Workload": Reflector(api, WORKLOADS, "", changed),
+                "LocalQueue": Reflector(api, LOCAL_QUEUES, "", changed),
+                "ClusterQueue": Reflector(api, CLUSTER_QUEUES, "", changed),
+            }
+        self._tasks = [asyncio.create_task(each.run()) for each in self._reflectors.values()]
         self._tasks.append(asyncio.create_task(self._run(), name="look at objects"))
 
     async def closed(self) -> None:
@@ -142,34 +147,37 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
         self._woken.set()
 
     async def _run(self) -> None:
-        for reflector in self._reflectors:
+        assert self._api is not None
+        for reflector in self._reflectors.values():
             await reflector.synced.wait()
         while True:
             self._woken.clear()
             seen = self._seen()
-            jobs = {job_of(one): one for one in seen.jobs.values()}
-            self._unfit = {job: reason for job, reason in self._unfit.items() if job in jobs}
-            for job in sorted({*self._machines, *(job for job, one in jobs.items() if asks(one))}):
-                await self._guarded(job, self._follow(job, jobs.get(job), seen))
+            objects = self._objects(seen)
+            self._unfit = {job: reason for job, reason in self._unfit.items() if job in objects}
+            for job in sorted({*self._machines, *(job for job, found in objects.items() if found.asks)}):
+                await self._guarded(job, self._follow(job, objects.get(job), seen))
                 await asyncio.sleep(0)  # what is only looked at waits for nothing, and others have to run
             await self._write_all()
+            await self._events.make(self._api)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.look_s):
                     await self._woken.wait()
 
-    async def _follow(self, job: str, one: Object | None, seen: SeenObjects) -> None:
+    async def _follow(self, job: str, found: Found | None, seen: SeenObjects) -> None:
         """Look at one object."""
         machine = self.machine_of(job)
         if machine is None or not machine.state.job:
-            if one is not None:
-                await self._find(job, one, seen)
+            if found is not None:
+                await self._find(job, found, seen)
         elif not machine.ended:
-            await self._show(job, one, machine, seen)
-            if one is not None:
-                await self._note(one, machine.state)
-        elif one is not None and asks(one) and not ended(one):
+            await self._show(job, found, machine, seen)
+            if found is not None:
+                self._note(found, machine.state)
+        elif found is not None and found.asks and not found.ended:
             over = f"its job {job} was cancelled, or it asked for no size meanwhile"
-            await self._refuse(job, one, f"{reference(one)} gets no size any more: {over}; make the Job anew")
+            named = reference(found.target, found.one)
+            self._refuse(job, found, f"{named} gets no size any more: {over}; make the object anew")
 
     async def _write_all(self) -> None:
         """Write the open decisions, by objects that are read again for all of them."""
@@ -177,14 +185,14 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
         if not waiting:
             return
         try:
-            for reflector in self._reflectors:
+            for reflector in self._reflectors.values():
                 await reflector.list()
         except KubeFault as fault:
             log.warning("objects cannot be read; decisions wait", fault=str(fault))
             return
-        for job, one in {job_of(one): one for one in self._seen().jobs.values()}.items():
+        for job, found in self._objects(self._seen()).items():
             if job in waiting:  # each by what the write before it has left of the room
-                await self._guarded(job, self._write(job, one, self._seen()))
+                await self._guarded(job, self._write(job, found, self._seen()))
 
     async def _guarded(self, job: str, looking: Awaitable[None]) -> None:
         """Wait for what is done with one object, whose errors do not affect others."""
@@ -197,34 +205,40 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
         except Exception as error:  # one object must not stop all
             log.exception("object: unforeseen; will look again", job=job, error=str(error))
 
-    async def _find(self, job: str, one: Object, seen: SeenObjects) -> None:
+    async def _find(self, job: str, found: Found, seen: SeenObjects) -> None:
         """Take an object in, or tell on it why it cannot be."""
-        if ended(one):
+        if found.ended:
             return
         try:
-            spec, (least, _) = JobSpec.parse(specification(one, seen)), limits_of(one)
+            spec = JobSpec.parse(specification(found.target, found.one, seen))
+            least, _ = limits_of(found.target, found.one)
         except (UnfitObject, WireError) as unfit:
-            await self._refuse(job, one, str(unfit))
+            self._refuse(job, found, str(unfit))
             return
-        found = ObjectFound(job=job, spec=spec.model_dump_json(), least=least)
-        await self._tell(job, found)
+        await self._tell(job, ObjectFound(job=job, spec=spec.model_dump_json(), least=least))
 
-    async def _refuse(self, job: str, one: Object, reason: str) -> None:
+    def _refuse(self, job: str, found: Found, reason: str) -> None:
         """Tell on an object, once, why it gets no size."""
         if self._unfit.get(job) != reason:
             self._unfit[job] = reason
-            await self._event(one, f"{job[-8:]}.unfit", "SizeNotDecided", reason, warns=True)
+            self._event(found, f"{job[-8:]}.unfit", "SizeNotDecided", reason, warns=True)
 
-    async def _show(self, job: str, one: Object | None, machine: DeciderMachine, seen: SeenObjects) -> None:
+    async def _show(self, job: str, found: Found | None, machine: DeciderMachine, seen: SeenObjects) -> None:
         """Let the machine see the object as it is now."""
-        if one is None:
-            await self._reflectors[0].list()  # a watch may lag behind what another replica has seen
-            if not any(job_of(each) == job for each in self._seen().jobs.values()):
+        if found is None:
+            for kind in self.settings.kinds:
+                await self._reflectors[kind].list()  # a watch may lag behind what another replica has seen
+            if job not in self._objects(self._seen()):
                 await self._tell(job, gone(job, "the object was deleted"))
-        elif not asks(one):
-            await self._tell(job, gone(job, f"{reference(one)} asks for no size any more"))
+        elif not found.asks:
+            await self._tell(job, gone(job, f"{reference(found.target, found.one)} asks for no size any more"))
         else:
-            await self._tell(job, observed(one, seen), again=machine.is_overdue(self.server_now()))
+            try:
+                sight = observed(found.target, found.one, seen)
+            except UnfitObject as unfit:  # its owner has changed more than the size
+                self._refuse(job, found, str(unfit))
+            else:
+                await self._tell(job, sight, again=machine.is_overdue(self.server_now()))
 
     async def _tell(self, job: str, message: Message, again: bool = False) -> None:
         """Let the machine see what it has not seen yet. again: show it as the sight of now, though nothing changed."""
@@ -232,48 +246,48 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
             await self.observe(job, message)
             self._told[job] = message
 
-    async def _write(self, job: str, one: Object, seen: SeenObjects) -> None:
+    async def _write(self, job: str, found: Found, seen: SeenObjects) -> None:
         """Write the open decision, unless the object or its queue has changed since it was made."""
         machine = self.machine_of(job)
         if machine is None or (write := machine.unwritten) is None:
             return
-        if asks(one) and observed(one, seen) == machine.state.seen:  # else the next look shows it
-            await self._patch(job, one, write)
+        if found.asks and observed(found.target, found.one, seen) == machine.state.seen:  # else the next look shows it
+            await self._patch(job, found, write)
 
-    async def _patch(self, job: str, one: Object, write: SizeWrite) -> None:
+    async def _patch(self, job: str, found: Found, write: SizeWrite) -> None:
         assert self._api is not None
+        kind, fields = found.target.kind, sized(found.target, found.one, write)
         try:
-            # of another manager's parallelism too: who annotates an object gives its size away
-            self._reflectors[0].written(await self._api.apply(JOBS, sized(one, write), force=True))
+            # of another manager's size too: who annotates an object gives its size away
+            self._reflectors[kind].written(await self._api.apply(SIZED[kind], fields, force=True))
         except KubeFault as fault:
             if fault.status in FOR_GOOD:
                 await self.observe(job, PatchRefused(job=job, number=write.number, reason=bounded(str(fault))))
             elif fault.status != 409:  # then it has changed since it was read, which its watch tells
                 raise
         else:
-            await self._event(one, f"{job[-8:]}.{write.number}", "SizeDecided", in_words(write))
+            self._event(found, f"{job[-8:]}.{write.number}", "SizeDecided", in_words(write))
 
     # ---- what the object's owner reads ------------------------------------------------------------------------
 
-    async def _note(self, one: Object, state: DeciderState) -> None:
+    def _note(self, found: Found, state: DeciderState) -> None:
         """Make an event of how the last decision ended."""
         job, ends = state.job, state.ends
         if ends > self._noted.get(job, 0):
             told, warns = f"{state.outcome}: {state.outcome_reason}", state.outcome == "refused"
-            await self._event(one, f"{job[-8:]}.end-{ends}", f"Size{state.outcome.title()}", told, warns)
+            self._event(found, f"{job[-8:]}.end-{ends}", f"Size{state.outcome.title()}", told, warns)
             self._noted[job] = ends
 
-    async def _event(self, one: Object, name: str, reason: str, message: str, warns: bool = False) -> None:
-        """Make an event. Its name has a digest of its text: the same one twice is one, another text is another one."""
-        assert self._api is not None
-        name = f"{name}.{hashlib.sha256(message.encode()).hexdigest()[:8]}"
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        try:
-            await self._api.create(EVENTS, event_about(one, name, reason, message, warns, now))
-        except KubeFault as fault:
-            if fault.status != 409:  # a replica before this one has made it
-                raise
+    def _event(self, found: Found, name: str, reason: str, message: str, warns: bool = False) -> None:
+        self._events.tell(found, name, reason, message, warns, now=datetime.now(UTC))
 
     def _seen(self) -> SeenObjects:
         """Return the objects as they are now, and as they stay in what is returned."""
-        return SeenObjects(*(dict(each.store.objects) for each in self._reflectors))
+        seen = {kind: dict(each.store.objects) for kind, each in self._reflectors.items()}
+        of_kueue = (seen.get(kind, {}) for kind in ("Workload", "LocalQueue", "ClusterQueue"))
+        return SeenObjects({kind: seen[kind] for kind in seen.keys() & SIZED.keys()}, *of_kueue)
+
+    def _objects(self, seen: SeenObjects) -> dict[str, Found]:
+        """Return the objects whose size can be decided, by job."""
+        kinds = self.settings.kinds
+        return {job_of(one): Found(TARGETS[kind], one) for kind in kinds for one in seen.objects[kind].values()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field
 from stretto_core.decider.state import DeciderRules
@@ -10,6 +11,7 @@ from stretto_messages.base import DEFAULT_TEAM, Team
 from stretto_runtime import Settings
 from stretto_runtime.settings import machine_settings
 
+SizedKind = Literal["Job", "JobSet", "RayCluster"]
 DEFAULT = DeciderRules()
 
 
@@ -18,6 +20,8 @@ class DeciderSettings(Settings):
 
     kubernetes_namespace: str = Field("", description="namespace of the objects; empty: the decider's own")
     kubernetes_config: Path | None = Field(None, description="kubeconfig file; none: the service account of this pod")
+    kinds: tuple[SizedKind, ...] = Field(("Job",), description="kinds of objects whose sizes are decided")
+    kueue: bool = Field(True, description="Kueue is installed; without it no object has a queue")
     team: Team = Field(DEFAULT_TEAM, description="team that the jobs of objects belong to")
     refused_after_s: float = Field(
         DEFAULT.refused_after_s, ge=1, le=86400, description="a size that is not accepted for so long is taken back"

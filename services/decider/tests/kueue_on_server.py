@@ -4,11 +4,13 @@ controller would write."""
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from random import Random
 from typing import Any
 
 from fake_kubernetes import Cluster, Object, Resource
 from kueue_model import ElasticJob, Kueue, Slice
+from stretto_core.decider.fields import ELASTIC, GATES
 
 API = "kueue.x-k8s.io/v1beta2"
 ANY = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
@@ -48,6 +50,8 @@ class KueueOnServer:
         self.storage, self.namespace = cluster.storage, cluster.server.namespace
         self.model = Kueue(nominal, Slowest(), start_steps=2, end_steps=25)
         self.most_alive = 0
+        self.sizes: dict[str, list[int]] = defaultdict(list)
+        """The sizes that each Job had, one after the other."""
         self._shown: dict[str, int] = {}
 
     async def run(self) -> None:
@@ -72,16 +76,19 @@ class KueueOnServer:
         name, count = one["metadata"]["name"], one["spec"]["parallelism"]
         if name not in self.model.jobs:
             priority = int((one["metadata"].get("labels") or {}).get("priority", "0"))
-            self.model.submit(name, count, priority=priority)
+            self.model.submit(name, count, ELASTIC in _annotations(one), priority=priority)
         elif count != self._shown.get(name, count):
             self.model.jobs[name].parallelism = count
         self._shown[name] = count
+        self.model.jobs[name].gated = bool(_annotations(one).get(GATES))
 
     def _write(self, one: Object, job: ElasticJob) -> None:
         ready = sum(pod.ready_at <= self.model.now for pod in job.running)
         counts = {"active": len(job.running), "ready": ready, "terminating": len(job.pods) - len(job.running)}
         spec = {**one["spec"], "parallelism": job.parallelism, "suspend": job.suspended}
         self._shown[job.name] = job.parallelism
+        if self.sizes[job.name][-1:] != [job.parallelism]:
+            self.sizes[job.name].append(job.parallelism)
         self.storage.put("jobs", {**one, "spec": spec, "status": counts})
         for workload in self.storage.all("workloads"):
             of, name = workload["metadata"]["ownerReferences"][0]["name"], workload["metadata"]["name"]
@@ -101,7 +108,8 @@ class KueueOnServer:
         assigned = [{"name": "main", "count": each.assigned, "flavors": {"cpu": "cpus"}}] if is_admitted else []
         owner = {"apiVersion": "batch/v1", "kind": "Job", "controller": True}
         owner |= {key: one["metadata"][key] for key in ("name", "uid")}
-        meta = {"ownerReferences": [owner]}
+        gates = {key: value for key, value in _annotations(one).items() if key == GATES and value}
+        meta = {"ownerReferences": [owner], "annotations": gates}
         made = _made("Workload", name, {"podSets": [{"name": "main", "count": each.count}]}, **meta)
         made["status"] = {"conditions": conditions, "admission": {"podSetAssignments": assigned}}
         made["metadata"] = {**(known["metadata"] if known else {"namespace": self.namespace}), **made["metadata"]}
@@ -113,6 +121,10 @@ class KueueOnServer:
         usage = [{"name": "cpus", "resources": [{"name": "cpu", "total": str(self.model.used)}]}]
         pending = sum(self.model.waits(job) for job in self.model.jobs.values())
         self.storage.put("clusterqueues", {**queue, "status": {"flavorsUsage": usage, "pendingWorkloads": pending}})
+
+
+def _annotations(one: Object) -> Object:
+    return one["metadata"].get("annotations") or {}
 
 
 def elastic_job(name: str, count: int, most: int, **annotations: str) -> Object:

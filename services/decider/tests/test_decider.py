@@ -14,13 +14,14 @@ from fake_kubernetes import Cluster, running_cluster
 from stretto_arbiter.service import Arbiter
 from stretto_arbiter.settings import ArbiterSettings
 from stretto_bus import Client
-from stretto_core.decider.kueue import DECISION, job_of
-from stretto_decider.service import JOBS, Decider
+from stretto_core.decider.fields import DECISION, GATES
+from stretto_core.decider.objects import job_of
+from stretto_decider.service import JOBS, SIZED, Decider
 from stretto_decider.settings import DeciderSettings
 from stretto_installation.server import EmbeddedServer
-from stretto_kube import Api
+from stretto_kube import Api, Kind, KubeFault
 from stretto_messages.base import GIB
-from stretto_messages.objects.decider import ObjectReleased, SizeDecided, SizeSettled
+from stretto_messages.objects.decider import ObjectReleased, SizeSettled
 from stretto_planner.service import Planner
 from stretto_planner.settings import PlannerSettings
 from stretto_runtime import Runner
@@ -30,6 +31,7 @@ from stretto_runtime.streams import BusStreams
 from tests.live_bus import live_bus
 from tests.waits import until
 
+from . import objects_on_server
 from .kueue_on_server import KueueOnServer, elastic_job, rigid_job
 
 ROLE = {
@@ -38,6 +40,13 @@ ROLE = {
     ("events", "create"),
 }
 """Rights that the chart grants."""
+OF_OTHERS = {
+    ("jobs", "list"),
+    ("jobs", "watch"),
+    *((kind, verb) for kind in ("jobsets", "rayclusters") for verb in ("list", "watch", "patch")),
+    ("events", "create"),
+}
+"""Rights of a decider of JobSets and RayClusters in a cluster without Kueue."""
 ROOM: dict[str, Any] = {"cpu_cores": 64, "memory_bytes": 256 * GIB}
 
 
@@ -77,7 +86,7 @@ class Stage:
 
 
 @contextlib.asynccontextmanager
-async def serving(server: EmbeddedServer, folder: Path, cluster: Cluster) -> AsyncIterator[None]:
+async def serving(server: EmbeddedServer, folder: Path, cluster: Cluster, **decides: Any) -> AsyncIterator[None]:
     common = {"nats_url": server.url, "state_folder": folder}
 
     def own(name: str) -> dict[str, Any]:
@@ -87,7 +96,7 @@ async def serving(server: EmbeddedServer, folder: Path, cluster: Cluster) -> Asy
     services = [
         Planner(PlannerSettings(**own("planner"), **ROOM)),
         Arbiter(ArbiterSettings(**own("arbiter"), **ROOM, settle_s=0, round_s=0)),
-        Decider(DeciderSettings(**own("decider"), **where, look_s=0.2)),
+        Decider(DeciderSettings(**own("decider"), **where, **decides, look_s=0.2)),
     ]
     runners = [Runner(each) for each in services]
     tasks = [asyncio.create_task(each.run()) for each in runners]
@@ -130,16 +139,15 @@ async def test_a_job_grows_into_free_quota_and_gives_it_back_and_each_step_is_ex
     stage.kueue.model.preempt("my-dlrm", "write", 2)  # an order: the decider writes nothing against it
     await stage.has("urgent", 5)
     await stage.has("my-dlrm", 2)
-    await until(lambda: getattr(stage.facts[-1], "outcome", "") == "taken", stage.told)
-    assert "wrote 2 in place of 6: an order" in stage.facts[-1].reason
+    ordered = "wrote 2 in place of 6: an order"
+    await until(lambda: any(ordered in getattr(fact, "reason", "") for fact in stage.facts), stage.told)
 
     await stage.user.patch(JOBS, "urgent", {"spec": {"parallelism": 1}})
     await stage.accepted("my-dlrm", 6)  # its workload was admitted with six, then got smaller, and grows again
 
-    decided = [fact for fact in stage.facts if isinstance(fact, SizeDecided)]
-    sizes = [(each.purpose, each.before, each.count) for each in decided]
-    assert sizes == [("grow", 1, 3), ("grow", 3, 6), ("grow", 2, 6)]
-    assert len(stage.events("SizeDecided")) == 3
+    # what was written, since a decision by a view that lags is made, and ends before its patch
+    assert stage.kueue.sizes["my-dlrm"] == [1, 3, 6, 2, 6]
+    await until(lambda: len(stage.events("SizeDecided")) == 3, stage.told)
     await until(lambda: stage.events("SizeAccepted") and stage.events("SizeTaken"), stage.told)
 
     job = job_of(stage.job("my-dlrm"))
@@ -149,6 +157,63 @@ async def test_a_job_grows_into_free_quota_and_gives_it_back_and_each_step_is_ex
     assert done.reproduced
     assert done.count("same") == len(stage.facts)
     assert {fact.outcome for fact in stage.facts if isinstance(fact, SizeSettled)} == {"accepted", "taken"}
+
+
+async def test_a_gated_job_gets_its_size_before_kueue_admits_it(stage: Stage) -> None:
+    await stage.user.create(JOBS, rigid_job("other", 5, 0))
+    await stage.has("other", 5)
+    gates = {"stretto.dev/size": "auto", "stretto.dev/max": "6", GATES: "example.com/first,stretto.dev/size"}
+    await stage.user.create(JOBS, rigid_job("my-dlrm", 1, 0, gates))
+    await until(lambda: stage.job("my-dlrm")["metadata"]["annotations"][GATES] == "example.com/first", stage.told)
+    assert stage.job("my-dlrm")["spec"]["parallelism"] == 3, "of eight cores the other one has five"
+    await stage.user.patch(JOBS, "my-dlrm", {"metadata": {"annotations": {GATES: ""}}})
+    await stage.has("my-dlrm", 3)
+    assert stage.kueue.sizes["my-dlrm"] == [1, 3]
+
+
+async def test_job_sets_and_ray_clusters_get_the_pods_of_their_plans(tmp_path: Path) -> None:
+    async with live_bus(tmp_path) as (server, _), running_cluster(tmp_path / "cluster") as cluster:
+        objects_on_server.install(cluster)
+        cluster.server.allowed["decider"] = {(verb, kind) for kind, verb in OF_OTHERS}
+        user = await Api.connect("kubectl", cluster.server.namespace, cluster.kubeconfig())
+        decides = {"kinds": ("JobSet", "RayCluster"), "kueue": False}
+        controllers = asyncio.create_task(objects_on_server.run_controllers(cluster))
+
+        def sizes() -> tuple[int, int]:
+            jobs = cluster.storage.get("jobsets", "train")["spec"]["replicatedJobs"]  # type: ignore[index]
+            groups = cluster.storage.get("rayclusters", "ray")["spec"]["workerGroupSpecs"]  # type: ignore[index]
+            assert groups[1]["replicas"] == 2
+            return jobs[0]["template"]["spec"]["completions"], groups[0]["replicas"]
+
+        def told() -> Any:
+            return cluster.storage.all("events")
+
+        def accepted() -> set[str]:
+            return {each["involvedObject"]["kind"] for each in told() if each["reason"] == "SizeAccepted"}
+
+        async with serving(server, tmp_path, cluster, **decides):
+            await user.create(SIZED["JobSet"], objects_on_server.job_set("train", 2, 5))
+            await user.create(SIZED["RayCluster"], objects_on_server.ray_cluster("ray", 1, 4))
+            await until(lambda: sizes() == (5, 4), told)
+            await until(lambda: accepted() == {"JobSet", "RayCluster"}, told)
+        controllers.cancel()
+        await user.close()
+
+
+async def test_an_event_that_the_server_did_not_take_is_made_later(stage: Stage) -> None:
+    refusals, create = iter((503, 503)), Api.create
+
+    async def failing(api: Api, kind: Kind, one: Any) -> Any:
+        if kind.name == "Event" and (status := next(refusals, 0)):
+            raise KubeFault("POST", status, "ServiceUnavailable", "as the test wants it")
+        return await create(api, kind, one)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Api, "create", failing)
+        await stage.user.create(JOBS, elastic_job("my-dlrm", 1, 6))
+        await stage.accepted("my-dlrm", 6)
+        await until(lambda: stage.events("SizeDecided") and stage.events("SizeAccepted"), stage.told)
+    assert next(refusals, None) is None
 
 
 async def test_an_object_that_cannot_be_sized_is_told_why(stage: Stage) -> None:

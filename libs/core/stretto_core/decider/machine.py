@@ -19,6 +19,7 @@ from stretto_messages.base import Message, bounded, counted
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.objects.decider import ObjectReleased, Outcome, Purpose, SizeDecided, SizeSettled
 
+from stretto_core.decider.quota import UNBOUNDED
 from stretto_core.decider.observations import ObjectFound, ObjectObserved, PatchRefused
 from stretto_core.decider.state import (
     DeciderRules,
@@ -202,6 +203,8 @@ class DeciderMachine:
         count = min(most, seen.count + seen.room, most if seen.most is None else seen.most)
         if count <= seen.count:
             return None
+        if seen.room >= UNBOUNDED:
+            return "grow", count, f"no quota bounds the object; the plan allows {most}"
         return "grow", count, f"the queue's quota has room for {counted(seen.room, 'more pod')}; the plan allows {most}"
 
     def _opening(self, seen: ObjectObserved, most: int) -> tuple[Purpose, int, str]:
@@ -227,7 +230,7 @@ class DeciderMachine:
         if since_s is None or now - since_s < self.rules.refused_after_s or not self.state.least <= count < seen.count:
             return None
         waited = f"the object has waited {now - since_s:.0f} s for quota for {counted(seen.count, 'pod')}"
-        return "fit", count, f"{waited}; there is room for {seen.room}"
+        return "fit", count, f"{waited}; there is room for {min(seen.room, most)}"
 
     def _write(self, purpose: Purpose, seen: ObjectObserved, count: int, reason: str, now: float) -> SizeDecided:
         state = self.state
@@ -271,4 +274,6 @@ class DeciderMachine:
             return f"the object stays at {counted(seen.count, 'pod')}: its completions have work for {seen.most}"
         if seen.others_wait:
             return f"the object stays at {counted(seen.count, 'pod')}: others wait in its queue"
+        if seen.room >= UNBOUNDED:
+            return f"the object stays at {counted(seen.count, 'pod')} until there is another plan"
         return f"the object stays at {counted(seen.count, 'pod')}: its queue has quota for {seen.room} more"

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+UNBOUNDED = 10**6
+"""Room of an object that no quota bounds: more pods than any object may have."""
 Amounts = Mapping[str, int]
 """Thousandths of each resource's unit, by the resource's name: whole numbers, whose sums are exact."""
 

@@ -49,8 +49,8 @@ def outcome_of(write: SizeWrite, seen: ObjectObserved) -> tuple[Outcome, str] | 
         return "accepted", f"{counted(seen.ready, 'pod')} admitted and ready"
     if write.purpose != "fit" and (seen.suspended or (newest is not None and newest.state == "evicted")):
         if write.purpose == "grow":  # as pods that did not get ready in time: the same size would end so again
-            return "refused", "Kueue has suspended the object before all its pods were ready"
-        return "taken", "Kueue has suspended the object, and takes its quota back"
+            return "refused", "the object was suspended before all its pods were ready"
+        return "taken", "the object was suspended, and its quota taken back"
     return None
 
 
@@ -58,9 +58,11 @@ def what_lacks(write: SizeWrite, seen: ObjectObserved) -> str:
     """Return what a change of size waits for."""
     newest = seen.workloads[-1] if seen.workloads else None
     if newest is None:
-        return "Kueue has no workload of that size"
+        return "nothing shows that the object's controller has taken that size over"
     if newest.state != "admitted":
         return f"Kueue has reserved no quota for {newest.name}"
-    if len(seen.workloads) > 1 or newest.count != write.count:
+    if len(seen.workloads) > 1:
         return f"{newest.name} has not replaced the workload before it"
+    if newest.count != write.count:
+        return f"{newest.name} still has {counted(newest.count, 'pod')}"
     return f"{seen.ready} of {counted(due(seen), 'pod')} are ready"

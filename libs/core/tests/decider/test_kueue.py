@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
-from stretto_core.decider import kueue
-from stretto_core.decider.kueue import SeenObjects, observed, requests_of, sized, specification
+from stretto_core.decider import fields, objects
+from stretto_core.decider.fields import UnfitObject, requests_of
+from stretto_core.decider.kueue import SeenObjects
 from stretto_core.decider.state import SizeWrite
+from stretto_core.decider.targets import TARGETS
+from stretto_core.decider.targets.jobs import COMPLETIONS
 from stretto_core.decider.transition import at_rest
 
-ELASTIC = {kueue.SIZE: "auto", kueue.MOST: "8", kueue.ELASTIC: "true"}
+JOB = TARGETS["Job"]
+observed, sized, specification, limits_of = (
+    partial(each, JOB) for each in (objects.observed, objects.sized, objects.specification, objects.limits_of)
+)
+ELASTIC = {fields.SIZE: "auto", fields.MOST: "8", fields.ELASTIC: "true"}
 
 
 def job(name: str, parallelism: int, pods: int, *, ending: int = 0, **spec: Any) -> Any:
@@ -18,7 +26,7 @@ def job(name: str, parallelism: int, pods: int, *, ending: int = 0, **spec: Any)
     template = {"spec": {"containers": [{"resources": {"requests": {"cpu": "1"}}}]}}
     meta = {"name": name, "namespace": "n", "uid": f"{name}-uid", "annotations": ELASTIC, "resourceVersion": "1"}
     return {
-        "metadata": {**meta, "labels": {kueue.QUEUE: "training"}},
+        "metadata": {**meta, "labels": {fields.QUEUE: "training"}},
         "spec": {"parallelism": parallelism, "template": template, **spec},
         "status": {"active": pods, "ready": pods, "terminating": ending},
     }
@@ -44,7 +52,7 @@ def cluster(*objects: Any, used: int = 0, pending: int = 0, **spec: Any) -> Seen
     queue = {"spec": {"resourceGroups": groups, **spec}, "status": {"flavorsUsage": usage, "pendingWorkloads": pending}}
     named = {each["metadata"]["name"]: each for each in objects}
     return SeenObjects(
-        {name: each for name, each in named.items() if "podSets" not in each["spec"]},
+        {"Job": {name: each for name, each in named.items() if "podSets" not in each["spec"]}},
         {name: each for name, each in named.items() if "podSets" in each["spec"]},
         {"training": {"spec": {"clusterQueue": "shared"}}},
         {"shared": queue},
@@ -98,7 +106,7 @@ def container(cores: str, **more: str) -> Any:
     ],
 )
 def test_a_pod_requests_the_most_that_runs_at_a_time(pod: Any, thousandths: int) -> None:
-    assert requests_of({"spec": {"template": {"spec": pod}}}) == {"cpu": thousandths, "pods": 1000}
+    assert requests_of({"spec": pod}) == {"cpu": thousandths, "pods": 1000}
 
 
 @pytest.mark.parametrize(
@@ -119,7 +127,7 @@ def test_pods_that_completions_leave_no_work_for_are_not_due(spec: Any, done: in
 
 def test_completions_that_follow_the_size_bound_none() -> None:
     one = job("a", 4, 3, completions=4)
-    one["metadata"]["annotations"] = {**ELASTIC, kueue.COMPLETIONS: "1"}
+    one["metadata"]["annotations"] = {**ELASTIC, COMPLETIONS: "1"}
     one["status"]["succeeded"] = 1
     seen = observed(one, cluster(one, workload("a", 4)))
     assert (seen.due, seen.most) == (3, None)
@@ -139,7 +147,7 @@ def test_planner_and_arbiter_see_the_pods_that_are_admitted() -> None:
 @pytest.mark.parametrize(("value", "follows"), [("true", True), ("1", True), ("T", True), ("yes", False), ("0", False)])
 def test_completions_follow_where_kueue_says_so(value: str, follows: bool) -> None:
     one = job("a", 2, 2)
-    one["metadata"]["annotations"] = {**ELASTIC, kueue.COMPLETIONS: value}
+    one["metadata"]["annotations"] = {**ELASTIC, COMPLETIONS: value}
     patch = sized(one, SizeWrite(1, "grow", 2, 4, "r", 0.0))
     assert patch["spec"] == {"parallelism": 4, **({"completions": 4} if follows else {})}
 
@@ -147,7 +155,7 @@ def test_completions_follow_where_kueue_says_so(value: str, follows: bool) -> No
 def gated(gates: str, **annotations: str) -> Any:
     """Return a Job that is not elastic, behind these gates."""
     one = job("a", 4, 0, suspend=True)
-    one["metadata"]["annotations"] = {kueue.SIZE: "auto", kueue.MOST: "8", kueue.GATES: gates, **annotations}
+    one["metadata"]["annotations"] = {fields.SIZE: "auto", fields.MOST: "8", fields.GATES: gates, **annotations}
     return one
 
 
@@ -156,34 +164,34 @@ def gated(gates: str, **annotations: str) -> Any:
 )
 def test_a_patch_takes_stretto_out_of_the_gates_and_nobody_else(gates: str, left: str) -> None:
     patch = sized(gated(gates), SizeWrite(1, "fit", 4, 6, "r", 0.0))
-    assert patch["metadata"]["annotations"][kueue.GATES] == left
+    assert patch["metadata"]["annotations"][fields.GATES] == left
     assert patch["spec"] == {"parallelism": 6}
-    assert kueue.GATES not in sized(job("a", 2, 2), SizeWrite(1, "grow", 2, 4, "r", 0.0))["metadata"]["annotations"]
+    assert fields.GATES not in sized(job("a", 2, 2), SizeWrite(1, "grow", 2, 4, "r", 0.0))["metadata"]["annotations"]
 
 
-def test_a_job_behind_its_gate_begins_with_the_room_of_its_queue() -> None:
+def test_a_job_behind_its_gate_waits_in_no_queue() -> None:
     one, own = gated("stretto.dev/size"), workload("a", 4, admitted=False)
-    own["metadata"]["annotations"] = {kueue.GATES: "stretto.dev/size"}
+    own["metadata"]["annotations"] = {fields.GATES: "stretto.dev/size"}
     shown = cluster(one, own, used=3)
-    assert specification(one, shown)["resources"]["initial"]["workers"] == 5
+    assert specification(one, shown)["resources"]["initial"]["workers"] == 8, "the most: room decides as the gate opens"
     seen = observed(one, shown)
-    assert (seen.gated, seen.fixed, seen.others_wait) == (True, True, False)
+    assert (seen.gated, seen.fixed, seen.room, seen.others_wait) == (True, True, 5, False)
     assert observed(one, cluster(one, own, pending=1)).others_wait, "the queue counts none that is gated"
 
 
 @pytest.mark.parametrize(
     ("gates", "annotations", "told"),
     [
-        ("stretto.dev/size", {kueue.ELASTIC: "true"}, "never opens the gate of an elastic Job"),
+        ("stretto.dev/size", {fields.ELASTIC: "true"}, "never opens the gate of an elastic Job"),
         ("example.com/b", {}, "for a size to begin with"),
     ],
 )
 def test_a_gate_that_would_not_open_is_told(gates: str, annotations: dict[str, str], told: str) -> None:
-    with pytest.raises(kueue.UnfitObject, match=told):
-        kueue.limits_of(gated(gates, **annotations))
+    with pytest.raises(UnfitObject, match=told):
+        limits_of(gated(gates, **annotations))
 
 
 def test_a_job_whose_gate_is_open_stays_one_that_can_be_sized() -> None:
     one = gated("")
-    one["metadata"]["annotations"][kueue.DECISION] = f"{kueue.job_of(one)}/1: fit from 4 to 6 pods"
-    assert kueue.limits_of(one) == (1, 8)
+    one["metadata"]["annotations"][fields.DECISION] = f"{objects.job_of(one)}/1: fit from 4 to 6 pods"
+    assert limits_of(one) == (1, 8)

@@ -16,6 +16,7 @@ Path = tuple[Step, ...]
 KEYS = {
     "containers": "name", "containerStatuses": "name", "env": "name", "volumes": "name", "volumeMounts": "mountPath",
     "conditions": "type", "ownerReferences": "uid", "imagePullSecrets": "name",
+    "replicatedJobs": "name",
 }  # fmt: skip
 SETS = {"finalizers"}
 IDENTITY = {(("apiVersion",),), (("kind",),)} | {

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,11 +23,15 @@ VERBS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DEL
 
 @dataclass
 class Resource:
-    """A kind of objects. ``schema``: the schema of a custom resource, whose status is a subresource."""
+    """A kind of objects. ``schema``: the schema of a custom resource, whose status is a subresource.
+
+    ``webhook``: what a validating webhook says of a change from one object to another; empty: nothing.
+    """
 
     kind: str
     api_version: str
     schema: Object | None = None
+    webhook: Callable[[Object, Object], str] = lambda known, one: ""
 
 
 @dataclass
@@ -235,6 +240,8 @@ class Server:
                 changed = known is None or known.get("spec") != one.get("spec")
                 meta["generation"] = (known["metadata"]["generation"] if known else 0) + changed
         one = {**one, "metadata": meta}
+        if known is not None and (denied := resource.webhook(known, one)):
+            raise schemas.Invalid(denied)
         if plural == "pods":
             one = admit(one, known, self.quota, self.storage)
         if meta.get("deletionTimestamp") and not meta.get("finalizers") and plural != "pods":

@@ -1,4 +1,4 @@
-"""`stretto whatif resize`: the size that the decider would write into a Job that Kueue runs, and why."""
+"""`stretto whatif resize`: the size that the decider would write into an object that another controller runs, and why."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import Annotated, Any
 import typer
 import yaml
 from rich.console import RenderableType
-from stretto_core.decider import kueue
+from stretto_core.decider import objects as asking
+from stretto_core.decider.fields import SIZE, Object, UnfitObject
+from stretto_core.decider.kueue import SeenObjects
 from stretto_core.decider.machine import DeciderMachine
 from stretto_core.decider.observations import ObjectObserved
+from stretto_core.decider.quota import UNBOUNDED
 from stretto_core.decider.state import DeciderState
+from stretto_core.decider.targets import TARGETS, Target
 from stretto_core.decider.transition import at_rest
 from stretto_messages.values import Plan
 from stretto_wire import JobSpec, WireError
@@ -18,32 +22,34 @@ from stretto_wire import JobSpec, WireError
 from ....options import OutputForm, OutputOption, answer
 from ....reading import refuse, text_of
 
-KINDS = {"Job": "jobs", "Workload": "workloads", "LocalQueue": "local_queues", "ClusterQueue": "cluster_queues"}
+OF_KUEUE = {"Workload": "workloads", "LocalQueue": "local_queues", "ClusterQueue": "cluster_queues"}
 
 
 def resize(
     file: Annotated[str, typer.Option("-f", "--file", help="objects as `kubectl get -o yaml` prints them; -: stdin")],
     plan: Annotated[
-        int | None, typer.Option(min=1, max=kueue.PODS_MAX, help="pods that the plan allows; else the Job's own most")
+        int | None, typer.Option(min=1, max=asking.PODS_MAX, help="pods that the plan allows; else the object's own most")
     ] = None,
     output: OutputOption = OutputForm.TABLE,
 ) -> None:
-    """Tell for each Job that asks for a size which one the decider would write now, and why.
+    """Tell for each Job, JobSet and RayCluster that asks for a size which one the decider would write now, and why.
 
-    The file holds Jobs and, to know the room, the Workloads, LocalQueues and ClusterQueues of their namespace. The
-    whole format, with an example: libs/cli/WHATIF.md.
+    The file holds these objects, the Jobs of a JobSet and, to know the room in a queue, the Workloads, LocalQueues and
+    ClusterQueues of their namespace. The whole format, with an example: libs/cli/WHATIF.md.
     """
     cluster = _cluster(_objects(file))
-    asking = [one for one in cluster.jobs.values() if kueue.asks(one)]
-    if not asking:
-        refuse("FILE", file, f'a Job with the annotation {kueue.SIZE}: "auto"')
-    result = {"objects": [_decided(one, cluster, plan) for one in asking]}
+    found = [
+        (TARGETS[kind], one) for kind, of in cluster.objects.items() for one in of.values() if asking.asks(one)
+    ]
+    if not found:
+        refuse("FILE", file, f'a {", ".join(TARGETS)} with the annotation {SIZE}: "auto"')
+    result = {"objects": [_decided(target, one, cluster, plan) for target, one in found]}
     answer(output, result, lambda: _view(result))
 
 
-def _objects(file: str) -> list[kueue.Object]:
+def _objects(file: str) -> list[Object]:
     """Return the objects of a file: YAML or JSON, several documents, lists."""
-    found: list[kueue.Object] = []
+    found: list[Object] = []
     try:
         documents = [*yaml.safe_load_all(text_of(file))]
     except yaml.YAMLError as error:
@@ -59,28 +65,31 @@ def _objects(file: str) -> list[kueue.Object]:
     return found
 
 
-def _cluster(objects: list[kueue.Object]) -> kueue.SeenObjects:
-    of: dict[str, dict[str, kueue.Object]] = {name: {} for name in KINDS.values()}
+def _cluster(objects: list[Object]) -> SeenObjects:
+    of: dict[str, dict[str, Object]] = {kind: {} for kind in (*TARGETS, *OF_KUEUE)}
     for one in objects:
-        if (kind := KINDS.get(one.get("kind", ""))) is not None:
+        if (kind := one.get("kind", "")) in of:
             of[kind][one["metadata"]["name"]] = one
-    return kueue.SeenObjects(**of)
+    queues = {name: of[kind] for kind, name in OF_KUEUE.items()}
+    return SeenObjects({kind: of[kind] for kind in TARGETS}, **queues)
 
 
-def _decided(one: kueue.Object, cluster: kueue.SeenObjects, plan: int | None) -> dict[str, Any]:
+def _decided(target: Target, one: Object, cluster: SeenObjects, plan: int | None) -> dict[str, Any]:
+    named = asking.reference(target, one)
     try:
-        JobSpec.parse(kueue.specification(one, cluster))
-        least, most = kueue.limits_of(one)
-        seen = kueue.observed(one, cluster)
-    except (kueue.UnfitObject, WireError) as unfit:
-        return {"object": kueue.reference(one), "feasible": False, "reason": str(unfit)}
+        JobSpec.parse(asking.specification(target, one, cluster))
+        least, most = asking.limits_of(target, one)
+        seen = asking.observed(target, one, cluster)
+    except (UnfitObject, WireError) as unfit:
+        return {"object": named, "feasible": False, "reason": str(unfit)}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        refuse(kueue.reference(one), repr(error), "objects with the fields that kubectl prints")
-    machine = DeciderMachine(DeciderState(job=kueue.job_of(one), least=least, version=1, size=seen.count))
+        refuse(named, repr(error), "objects with the fields that kubectl prints")
+    machine = DeciderMachine(DeciderState(job=asking.job_of(one), least=least, version=1, size=seen.count))
     machine.state.plan = Plan(min(plan or most, most), 1, 1.0, 1.0, 2**30, 2**30)
     machine.handle(seen, 0.0)
     write = machine.state.write
-    answered = {"object": kueue.reference(one), "feasible": True, "before": seen.count, "room": seen.room}
+    room = None if seen.room >= UNBOUNDED else seen.room
+    answered = {"object": named, "feasible": True, "before": seen.count, "room": room}
     if write is not None:
         return {**answered, "size": write.count, "purpose": write.purpose, "reason": write.reason}
     return {**answered, "size": seen.count, "purpose": "none", "reason": _why_none(seen, machine.state)}
@@ -88,9 +97,9 @@ def _decided(one: kueue.Object, cluster: kueue.SeenObjects, plan: int | None) ->
 
 def _why_none(seen: ObjectObserved, state: DeciderState) -> str:
     if seen.ending:
-        return f"the Job has ended: {seen.ending_reason}"
+        return f"the object has ended: {seen.ending_reason}"
     if not at_rest(seen):
-        workloads = ", ".join(f"{one.name} of {one.count} is {one.state}" for one in seen.workloads) or "no Workload"
+        workloads = ", ".join(f"{one.name} of {one.count} is {one.state}" for one in seen.workloads) or "no workload"
         pods = f"{seen.ready} of {seen.count} pods are ready and {seen.terminating} end"
         return f"a transition is open, in which nothing is written: {workloads}; {pods}"
     return state.outcome_reason
