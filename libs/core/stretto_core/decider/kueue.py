@@ -140,6 +140,18 @@ def _counts(workload: Object) -> dict[str, int]:
 # ---- quota --------------------------------------------------------------------------------------------------------
 
 
+def requests_in(one: Object, part: Part, cluster: SeenObjects) -> dict[str, int]:
+    """Return what one pod of a part requests: as Kueue counted at the admission, or by its template before one.
+
+    ``resourceUsage`` is of all pods of the admission, with the overhead of a RuntimeClass and a LimitRange's defaults.
+    """
+    assignments = [_assignment(each, part) for each in workloads_of(one, cluster) if is_true(each, "Admitted")]
+    counted = assignments[-1] if assignments and assignments[-1] else {}
+    count = int(counted.get("count") or 0)
+    usage: Object = (counted.get("resourceUsage") or {}) if count else {}
+    return requests_of(part.template) | {name: -(-thousandths(amount) // count) for name, amount in usage.items()}
+
+
 def room(one: Object, part: Part, queue: Object, cluster: SeenObjects, held: Mapping[str, int]) -> int:
     """Return the room in the queue for more pods of a part, in the flavours of its newest admitted workload."""
     admitted = [each for each in workloads_of(one, cluster) if is_true(each, "Admitted")]
@@ -156,7 +168,7 @@ def room(one: Object, part: Part, queue: Object, cluster: SeenObjects, held: Map
                     continue
                 nominal[name] = thousandths(resource["nominalQuota"])
                 used[name] = usage.get((flavor["name"], name), 0)
-    return free_pods(nominal, used, held, requests_of(part.template))
+    return free_pods(nominal, used, held, requests_in(one, part, cluster))
 
 
 def _usage(queue: Object) -> dict[tuple[str, str], int]:
@@ -178,7 +190,8 @@ def pods_in_queue(target: Target, one: Object, cluster: SeenObjects) -> PodsInQu
     asks_for_none = one["spec"].get("suspend") or target.ending(one)[0]
     asked = 0 if asks_for_none else part.count if pods.due is None else pods.due
     admitted = [admitted_pods(each, part) for each in workloads_of(one, cluster) if is_true(each, "Admitted")]
-    return PodsInQueue(pods.active + pods.terminating, asked, max(admitted, default=0), requests_of(part.template))
+    requests = requests_in(one, part, cluster)
+    return PodsInQueue(pods.active + pods.terminating, asked, max(admitted, default=0), requests)
 
 
 def _exceeds(workload: Object, queue: Object) -> bool:

@@ -20,9 +20,16 @@ from stretto_core.decider.fields import (
     annotations,
     gates,
     labels,
-    requests_of,
 )
-from stretto_core.decider.kueue import SeenObjects, is_queued, pods_in_queue, room, seen_workload, workloads_of
+from stretto_core.decider.kueue import (
+    SeenObjects,
+    is_queued,
+    pods_in_queue,
+    requests_in,
+    room,
+    seen_workload,
+    workloads_of,
+)
 from stretto_core.decider.observations import ObjectObserved
 from stretto_core.decider.quota import UNBOUNDED
 from stretto_core.decider.state import SizeWrite
@@ -70,7 +77,7 @@ def specification(target: Target, one: Object, cluster: SeenObjects) -> dict[str
     gate is closed asks for the most: the room that there is then decides, and it is asked once.
     """
     least, most = limits_of(target, one)
-    seen, each = observed(target, one, cluster), requests_of(target.part(one).template)
+    seen, each = observed(target, one, cluster), requests_in(one, target.part(one), cluster)
     admitted = pods_in_queue(target, one, cluster).admitted if labels(one).get(QUEUE) else seen.count
     count = most if seen.gated else admitted
     cores, memory = max(each.get("cpu", 0) / 1000, LEAST_CORES), max(each.get("memory", 0) // 1000, LEAST_BYTES)

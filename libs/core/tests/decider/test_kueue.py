@@ -69,6 +69,16 @@ def test_a_size_that_got_smaller_counts_whatever_the_admission_still_says(assign
     assert observed(one, cluster(one, workload("a", 2), ends, workload("b", 2, 6), used=4)).room == 0
 
 
+def test_a_pod_requests_what_kueue_counted_at_its_admission() -> None:
+    """An overhead, or the default of a LimitRange, is in no template."""
+    one, own = job("a", 2, 2), workload("a", 2, 4)
+    own["status"]["admission"]["podSetAssignments"][0]["resourceUsage"] = {"cpu": "6", "memory": "4Gi"}
+    shown = cluster(one, own, used=2)
+    assert observed(one, shown).room == 4
+    workers = specification(one, shown)["resources"]["workers"]
+    assert (workers["cpu_cores"]["min"], workers["memory"]["min"]) == (1.5, 2**30)
+
+
 def test_pods_that_another_job_asks_for_are_not_free_before_they_are_admitted() -> None:
     one, other = job("a", 2, 2), job("b", 5, 2)
     own = workload("a", 2), workload("b", 2)
