@@ -86,7 +86,9 @@ def test_the_page_asks_for_a_size_and_reads_why(tmp_path: Path, monkeypatch: pyt
     asked = "---\n".join(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
     [typed] = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     monkeypatch.chdir(tmp_path)
-    Path("objects.yaml").write_text(asked.replace("name: my-dlrm", "name: gated").replace("name: gated", "name: my-dlrm", 1))
+    Path("objects.yaml").write_text(
+        asked.replace("name: my-dlrm", "name: gated").replace("name: gated", "name: my-dlrm", 1)
+    )
     program, *arguments = typed.split()
     shown = RUNNER.invoke(app, [*arguments, "-o", "json"])
     assert program == "stretto"

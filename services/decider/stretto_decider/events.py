@@ -41,9 +41,7 @@ class ObjectEvents:
     def __init__(self) -> None:
         self._waiting: dict[str, Object] = {}
 
-    def tell(
-        self, found: Found, name: str, reason: str, message: str, warns: bool = False, *, now: datetime
-    ) -> None:
+    def tell(self, found: Found, name: str, reason: str, message: str, warns: bool = False, *, now: datetime) -> None:
         """Have an Event made. Its name has a digest of its text: the same one twice is one, another text is another."""
         name = f"{name}.{hashlib.sha256(message.encode()).hexdigest()[:8]}"
         told = event_about(found.target, found.one, name, reason, message, warns, now.strftime("%Y-%m-%dT%H:%M:%SZ"))

@@ -95,7 +95,11 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
 
     @property
     def lacks(self) -> str:
-        return "" if all(each.synced.is_set() for each in self._reflectors.values()) else "objects of the cluster are not listed"
+        return (
+            ""
+            if all(each.synced.is_set() for each in self._reflectors.values())
+            else "objects of the cluster are not listed"
+        )
 
     async def opened(self) -> None:
         settings = self.settings
@@ -107,7 +111,9 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
                 await asyncio.sleep(REACH_AGAIN_S)
         api, changed = self._api, self._changed
         # Jobs always: those of a JobSet have its pods, and those of a queue hold its quota
-        self._reflectors = {kind: Reflector(api, SIZED[kind], "", changed) for kind in dict.fromkeys(("Job", *settings.kinds))}
+        self._reflectors = {
+            kind: Reflector(api, SIZED[kind], "", changed) for kind in dict.fromkeys(("Job", *settings.kinds))
+        }
         if settings.kueue:
             self._reflectors |= {
                 "Workload": Reflector(api, WORKLOADS, "", changed),
@@ -159,7 +165,7 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
                 await self._guarded(job, self._follow(job, objects.get(job), seen))
                 await asyncio.sleep(0)  # what is only looked at waits for nothing, and others have to run
             await self._write_all()
-            await self._events.make(self._api)
+            await self._guarded("events", self._events.make(self._api))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.settings.look_s):
                     await self._woken.wait()

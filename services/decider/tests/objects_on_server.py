@@ -23,9 +23,12 @@ def structural(properties: Object, required: list[str]) -> Object:
     return {"type": "object", "properties": properties, "required": required}
 
 
-JOB = structural({"parallelism": COUNT, "completions": COUNT, "completionMode": {"type": "string"}, "template": ANY}, [])
+JOB = structural(
+    {"parallelism": COUNT, "completions": COUNT, "completionMode": {"type": "string"}, "template": ANY}, []
+)
 REPLICATED_JOB = structural(
-    {"name": {"type": "string"}, "replicas": COUNT, "template": structural({"spec": JOB}, ["spec"])}, ["name", "template"]
+    {"name": {"type": "string"}, "replicas": COUNT, "template": structural({"spec": JOB}, ["spec"])},
+    ["name", "template"],
 )
 JOB_SET = {"suspend": {"type": "boolean"}, "replicatedJobs": {"type": "array", "items": REPLICATED_JOB}}
 WORKER_GROUP = structural(
@@ -92,8 +95,14 @@ async def run_controllers(cluster: Cluster) -> None:
 
 def _make_child(cluster: Cluster, one: Object, part: Object) -> None:
     name, count = f"{one['metadata']['name']}-{part['name']}-0", part["template"]["spec"]["parallelism"]
-    owner = {"apiVersion": one["apiVersion"], "kind": "JobSet", **{key: one["metadata"][key] for key in ("name", "uid")}}
-    known: Any = cluster.storage.get("jobs", name) or {"metadata": {"name": name, "namespace": cluster.server.namespace}}
+    owner = {
+        "apiVersion": one["apiVersion"],
+        "kind": "JobSet",
+        **{key: one["metadata"][key] for key in ("name", "uid")},
+    }
+    known: Any = cluster.storage.get("jobs", name) or {
+        "metadata": {"name": name, "namespace": cluster.server.namespace}
+    }
     meta = {**known["metadata"], "labels": {REPLICATED: part["name"]}, "ownerReferences": [owner]}
     made = {"metadata": meta, "spec": part["template"]["spec"], "status": {"active": count, "ready": count}}
     cluster.storage.put("jobs", {"apiVersion": "batch/v1", "kind": "Job", **made})

@@ -1,4 +1,4 @@
-"""Workloads and queues of Kueue as the API server shows them, and the room that they leave (``kueue.x-k8s.io/v1beta2``)."""
+"""Workloads and queues of Kueue as the API server shows them (``v1beta2``), and the room that they leave."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from stretto_messages.base import Message, bounded, counted
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.objects.decider import ObjectReleased, Outcome, Purpose, SizeDecided, SizeSettled
 
-from stretto_core.decider.quota import UNBOUNDED
 from stretto_core.decider.observations import ObjectFound, ObjectObserved, PatchRefused
+from stretto_core.decider.quota import UNBOUNDED
 from stretto_core.decider.state import (
     DeciderRules,
     DeciderState,

@@ -105,7 +105,9 @@ def _check(target: Target, one: Object, part: Part) -> None:
     given, of_pods = annotations(one), part.template.get("metadata") or {}
     if not labels(one).get(QUEUE):
         if target.needs_queue:
-            raise UnfitObject(f"label {QUEUE}", labels(one).get(QUEUE), f"name the queue that the {target.kind} waits in")
+            raise UnfitObject(
+                f"label {QUEUE}", labels(one).get(QUEUE), f"name the queue that the {target.kind} waits in"
+            )
         if POD_SET in (of_pods.get("labels") or {}):
             name = of_pods["labels"][POD_SET]
             raise UnfitObject(f"label {POD_SET}", name, "keep its owner out of Kueue, which would not count other pods")

@@ -42,7 +42,9 @@ def child(count: int, ready: int, part: str = "node", **status: int) -> Any:
 
 def ray_cluster(count: int, *, desired: int, ready: int, other: int = 0, **group: Any) -> Any:
     """Return a RayCluster whose group ``cpus`` has ``count`` workers, and ``gpus`` the others."""
-    groups = [{"groupName": "cpus", "replicas": count, "minReplicas": 0, "maxReplicas": 6, "template": TEMPLATE, **group}]
+    groups = [
+        {"groupName": "cpus", "replicas": count, "minReplicas": 0, "maxReplicas": 6, "template": TEMPLATE, **group}
+    ]
     if other:
         groups.append({"groupName": "gpus", "replicas": other, "minReplicas": 0, "template": TEMPLATE})
     status = {"desiredWorkerReplicas": desired, "availableWorkerReplicas": ready, "readyWorkerReplicas": ready}
@@ -195,3 +197,12 @@ def test_planner_and_arbiter_see_an_object_without_a_queue_as_it_is() -> None:
     spec = objects.specification(TARGETS["JobSet"], one, SeenObjects({"JobSet": {"a": one}}))
     assert spec["program"]["object"] == "JobSet/n/a"
     assert spec["resources"]["initial"] == {"workers": 2, "worker_cpu_cores": 2.0, "worker_memory_bytes": 2**30}
+
+
+def test_a_job_set_under_kueue_gets_a_size_to_begin_with() -> None:
+    one = job_set(2, template={**TEMPLATE, "metadata": {"labels": {objects.POD_SET: "node"}}})
+    one["metadata"]["labels"] = {fields.QUEUE: "training"}
+    one["metadata"]["annotations"][fields.GATES] = fields.SIZE
+    assert objects.limits_of(TARGETS["JobSet"], one) == (1, 8)
+    seen = sight("JobSet", one)
+    assert (seen.gated, seen.fixed, seen.room) == (True, True, 0)

@@ -24,10 +24,7 @@ class JobTarget(Target):
         """
         status, completions = one.get("status") or {}, one["spec"].get("completions")
         active, done = int(status.get("active") or 0), int(status.get("succeeded") or 0)
-        if completions is None:
-            left = active if done else None
-        else:
-            left = max(int(completions) - done, 0)
+        left = (active if done else None) if completions is None else max(int(completions) - done, 0)
         return Pods(
             active=active,
             ready=int(status.get("ready") or 0),

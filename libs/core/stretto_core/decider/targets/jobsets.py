@@ -1,4 +1,4 @@
-"""A JobSet (``jobset.x-k8s.io/v1alpha2``, 0.12): one of its ``replicatedJobs`` is sized, whose only child Job has the pods.
+"""A JobSet (``v1alpha2``, 0.12): one of its ``replicatedJobs`` is sized, whose only child Job has the pods.
 
 The feature gate ``ElasticJobSet`` (alpha) lets ``parallelism`` and ``completions`` change, equal and at least one;
 the controller then patches the child. Kueue does not follow that size (kubernetes-sigs/kueue#9411).
@@ -26,7 +26,9 @@ class JobSetTarget(Target):
         if sized.get("replicas", 1) != 1:
             raise UnfitObject(f"replicas of {name}", sized["replicas"], "state 1: the pods of one child Job are sized")
         if spec.get("completionMode", "Indexed") != "Indexed":
-            raise UnfitObject(f"completionMode of {name}", spec["completionMode"], "state Indexed: only these change size")
+            raise UnfitObject(
+                f"completionMode of {name}", spec["completionMode"], "state Indexed: only these change size"
+            )
         if count is None or count != completions:
             raise UnfitObject(f"completions of {name}", completions, f"state as many as parallelism, which is {count}")
         return Part(name, int(count), spec.get("template") or {})

@@ -15,5 +15,7 @@ class TrainJobTarget(JobSetTarget):
     kind, group, version, plural = "TrainJob", "trainer.kubeflow.org", "v1alpha1", "trainjobs"
 
     def part(self, one: Object) -> Part:
-        remedy = "annotate in its spec.runtimePatches the JobSet that Trainer makes: a TrainJob keeps its number of nodes"
+        remedy = (
+            "annotate in its spec.runtimePatches the JobSet that Trainer makes: a TrainJob keeps its number of nodes"
+        )
         raise UnfitObject(SIZE, "auto", remedy)

@@ -1,4 +1,4 @@
-"""`stretto whatif resize`: the size that the decider would write into an object that another controller runs, and why."""
+"""`stretto whatif resize`: the size that the decider would write into an object that others run, and why."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ OF_KUEUE = {"Workload": "workloads", "LocalQueue": "local_queues", "ClusterQueue
 def resize(
     file: Annotated[str, typer.Option("-f", "--file", help="objects as `kubectl get -o yaml` prints them; -: stdin")],
     plan: Annotated[
-        int | None, typer.Option(min=1, max=asking.PODS_MAX, help="pods that the plan allows; else the object's own most")
+        int | None,
+        typer.Option(min=1, max=asking.PODS_MAX, help="pods that the plan allows; else the object's own most"),
     ] = None,
     output: OutputOption = OutputForm.TABLE,
 ) -> None:
@@ -38,9 +39,7 @@ def resize(
     ClusterQueues of their namespace. The whole format, with an example: libs/cli/WHATIF.md.
     """
     cluster = _cluster(_objects(file))
-    found = [
-        (TARGETS[kind], one) for kind, of in cluster.objects.items() for one in of.values() if asking.asks(one)
-    ]
+    found = [(TARGETS[kind], one) for kind, of in cluster.objects.items() for one in of.values() if asking.asks(one)]
     if not found:
         refuse("FILE", file, f'a {", ".join(TARGETS)} with the annotation {SIZE}: "auto"')
     result = {"objects": [_decided(target, one, cluster, plan) for target, one in found]}
