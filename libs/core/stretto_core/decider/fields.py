@@ -32,16 +32,16 @@ class UnfitObject(CoreError):
         super().__init__(f"{field} is {value!r}; {remedy}")
 
 
-def annotations(one: Object) -> Mapping[str, str]:
+def annotations_of(one: Object) -> Mapping[str, str]:
     return one["metadata"].get("annotations") or {}
 
 
-def labels(one: Object) -> Mapping[str, str]:
+def labels_of(one: Object) -> Mapping[str, str]:
     return one["metadata"].get("labels") or {}
 
 
 def gates(one: Object) -> list[str]:
-    return [name for each in annotations(one).get(GATES, "").split(",") if (name := each.strip())]
+    return [name for each in annotations_of(one).get(GATES, "").split(",") if (name := each.strip())]
 
 
 def is_true(one: Object, condition: str) -> bool:

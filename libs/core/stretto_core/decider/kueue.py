@@ -12,10 +12,10 @@ from stretto_core.decider.fields import (
     QUEUE,
     Object,
     UnfitObject,
-    annotations,
+    annotations_of,
     gates,
     is_true,
-    labels,
+    labels_of,
     requests_of,
     thousandths,
 )
@@ -56,7 +56,7 @@ class SeenObjects:
                 for owner in each["metadata"].get("ownerReferences") or ():
                     found[owner.get("uid", "")].append(each)
         for own in found.values():
-            own.sort(key=lambda each: (each["metadata"].get("creationTimestamp", ""), REPLACES in annotations(each)))
+            own.sort(key=lambda each: (each["metadata"].get("creationTimestamp", ""), REPLACES in annotations_of(each)))
         return found
 
     @cached_property
@@ -85,7 +85,7 @@ class SeenObjects:
 
     def queue_of(self, one: Object) -> str:
         """Return the name of an object's cluster queue; empty: no such queue is seen."""
-        return self._cluster_queue(labels(one).get(QUEUE, ""))
+        return self._cluster_queue(labels_of(one).get(QUEUE, ""))
 
     def _cluster_queue(self, local: str) -> str:
         name: str = self.local_queues.get(local, {}).get("spec", {}).get("clusterQueue", "")

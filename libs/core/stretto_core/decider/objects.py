@@ -17,9 +17,9 @@ from stretto_core.decider.fields import (
     SIZE,
     Object,
     UnfitObject,
-    annotations,
+    annotations_of,
     gates,
-    labels,
+    labels_of,
 )
 from stretto_core.decider.kueue import (
     SeenObjects,
@@ -44,7 +44,7 @@ LEAST_CORES, LEAST_BYTES = 0.001, 2**20
 
 def asks(one: Object) -> bool:
     """Return True for an object that asks for a size."""
-    return annotations(one).get(SIZE) == "auto"
+    return annotations_of(one).get(SIZE) == "auto"
 
 
 def job_of(one: Object) -> str:
@@ -78,7 +78,7 @@ def specification(target: Target, one: Object, cluster: SeenObjects) -> dict[str
     """
     least, most = limits_of(target, one)
     seen, each = observed(target, one, cluster), requests_in(one, target.part(one), cluster)
-    admitted = pods_in_queue(target, one, cluster).admitted if labels(one).get(QUEUE) else seen.count
+    admitted = pods_in_queue(target, one, cluster).admitted if labels_of(one).get(QUEUE) else seen.count
     count = most if seen.gated else admitted
     cores, memory = max(each.get("cpu", 0) / 1000, LEAST_CORES), max(each.get("memory", 0) // 1000, LEAST_BYTES)
     named = reference(target, one)
@@ -102,11 +102,11 @@ def specification(target: Target, one: Object, cluster: SeenObjects) -> dict[str
 
 def _check(target: Target, one: Object, part: Part) -> None:
     """Raise UnfitObject for an object that Kueue runs, or is to run, in a way in which its size cannot change."""
-    given, of_pods = annotations(one), part.template.get("metadata") or {}
-    if not labels(one).get(QUEUE):
+    given, of_pods = annotations_of(one), part.template.get("metadata") or {}
+    if not labels_of(one).get(QUEUE):
         if target.needs_queue:
             raise UnfitObject(
-                f"label {QUEUE}", labels(one).get(QUEUE), f"name the queue that the {target.kind} waits in"
+                f"label {QUEUE}", labels_of(one).get(QUEUE), f"name the queue that the {target.kind} waits in"
             )
         if POD_SET in (of_pods.get("labels") or {}):
             name = of_pods["labels"][POD_SET]
@@ -133,7 +133,7 @@ def _check(target: Target, one: Object, part: Part) -> None:
 
 
 def _count(one: Object, name: str, default: int | None) -> int:
-    given = annotations(one).get(name, default)
+    given = annotations_of(one).get(name, default)
     try:
         value = int(given)  # type: ignore[arg-type]
     except (TypeError, ValueError):
@@ -149,7 +149,7 @@ def _count(one: Object, name: str, default: int | None) -> int:
 def observed(target: Target, one: Object, cluster: SeenObjects) -> ObjectObserved:
     """Return what the machine is shown of an object. Raises UnfitObject."""
     job, part, (ending, reason) = job_of(one), target.part(one), target.ending(one)
-    children, is_queued_object = cluster.jobs_of.get(one["metadata"]["uid"], ()), bool(labels(one).get(QUEUE))
+    children, is_queued_object = cluster.jobs_of.get(one["metadata"]["uid"], ()), bool(labels_of(one).get(QUEUE))
     pods = target.pods(one, part, children)
     if is_queued_object:
         workloads = tuple(seen_workload(each, part) for each in workloads_of(one, cluster))
@@ -167,7 +167,7 @@ def observed(target: Target, one: Object, cluster: SeenObjects) -> ObjectObserve
         most=pods.most,
         suspended=bool(one["spec"].get("suspend")),
         gated=is_queued_object and SIZE in gates(one),
-        fixed=is_queued_object and annotations(one).get(ELASTIC) != "true",
+        fixed=is_queued_object and annotations_of(one).get(ELASTIC) != "true",
         ending=ending,
         ending_reason=bounded(reason),
         workloads=workloads[-10:],
@@ -199,7 +199,7 @@ def gone(job: str, reason: str) -> ObjectObserved:
 
 
 def _decision_in(one: Object, job: str) -> int:
-    found = re.match(rf"{re.escape(job)}/(\d{{1,15}})\b", annotations(one).get(DECISION, ""))
+    found = re.match(rf"{re.escape(job)}/(\d{{1,15}})\b", annotations_of(one).get(DECISION, ""))
     return int(found[1]) if found else 0
 
 
@@ -210,7 +210,7 @@ def sized(target: Target, one: Object, write: SizeWrite) -> Object:
     """Return the fields to apply: the size, the decision's name and reason, and the version that it was decided for."""
     meta = {"name": one["metadata"]["name"], "resourceVersion": one["metadata"]["resourceVersion"]}
     noted = {DECISION: f"{job_of(one)}/{write.number}: {in_words(write)}"}
-    if GATES in annotations(one):  # with the gates of others; to Kueue an empty list is none
+    if GATES in annotations_of(one):  # with the gates of others; to Kueue an empty list is none
         noted[GATES] = ",".join(name for name in gates(one) if name != SIZE)
     return {"metadata": {**meta, "annotations": noted}, "spec": target.resized(one, target.part(one), write.count)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto_core.decider.fields import TRUE, Object, annotations
+from stretto_core.decider.fields import TRUE, Object, annotations_of
 from stretto_core.decider.targets.target import Ending, Part, Pods, Target, condition_ending
 
 COMPLETIONS = "kueue.x-k8s.io/job-completions-equal-parallelism"
@@ -42,4 +42,4 @@ class JobTarget(Target):
 
 def follows(one: Object) -> bool:
     """Return True for a Job whose completions are to equal its size."""
-    return annotations(one).get(COMPLETIONS) in TRUE
+    return annotations_of(one).get(COMPLETIONS) in TRUE

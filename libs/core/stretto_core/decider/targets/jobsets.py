@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stretto_core.decider.fields import Object, UnfitObject, labels
+from stretto_core.decider.fields import Object, UnfitObject, labels_of
 from stretto_core.decider.observations import WorkloadSeen
 from stretto_core.decider.targets.target import Ending, Part, Pods, Target, chosen, condition_ending
 
@@ -59,4 +59,4 @@ class JobSetTarget(Target):
 
 
 def _of(part: Part, children: Sequence[Object]) -> list[Object]:
-    return [each for each in children if labels(each).get(REPLICATED) == part.name]
+    return [each for each in children if labels_of(each).get(REPLICATED) == part.name]

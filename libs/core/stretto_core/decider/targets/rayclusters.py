@@ -23,11 +23,11 @@ class RayClusterTarget(Target):
         if one["spec"].get("enableInTreeAutoscaling"):
             raise UnfitObject("enableInTreeAutoscaling", True, "leave it out: Ray's autoscaler would write other sizes")
         sized = chosen(one, one["spec"].get("workerGroupSpecs") or [], "groupName", "worker group")
-        name, most = sized["groupName"], sized.get("maxReplicas")
+        name, most = sized["groupName"], int(sized.get("maxReplicas", UNSTATED))
         if sized.get("numOfHosts", 1) > 1:
             raise UnfitObject(f"numOfHosts of {name}", sized["numOfHosts"], "state 1: a replica is one pod")
         least = max(int(sized.get("minReplicas") or 0), 1)
-        return Part(name, _workers(sized), sized["template"], least, None if most in (None, UNSTATED) else int(most))
+        return Part(name, _workers(sized), sized["template"], least, None if most == UNSTATED else most)
 
     def pods(self, one: Object, part: Part, children: Sequence[Object]) -> Pods:
         status, others = one.get("status") or {}, _of_others(one, part)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from stretto_core.decider.fields import GROUP, Object, UnfitObject, annotations
+from stretto_core.decider.fields import GROUP, Object, UnfitObject, annotations_of
 from stretto_core.decider.observations import WorkloadSeen
 
 Ending = tuple[Literal["", "complete", "failed", "gone"], str]
@@ -71,7 +71,7 @@ class Target(ABC):
 
 def chosen(one: Object, among: Sequence[Object], name: str, kind: str) -> Object:
     """Return the part that the object's annotation names, or the only one. Raises UnfitObject."""
-    wanted, names = annotations(one).get(GROUP), [str(each.get(name)) for each in among]
+    wanted, names = annotations_of(one).get(GROUP), [str(each.get(name)) for each in among]
     if wanted is None and len(among) == 1:
         return among[0]
     if wanted not in names:
