@@ -27,7 +27,7 @@ MODULES = {
         *("readers", "crossings", "feeding", "hostile", "joining", "fused_training", "wide", "money", "tuning"),
         "sharing",
     ),
-    "programs": ("partitioning", "home", "items", "lost_samples"),
+    "programs": ("partitioning", "home", "agent", "items", "lost_samples"),
     "training": (
         *("plane", "store", "embedding_stores", "servers", "trainer", "spilling", "wire", "group", "stages"),
         *("device_types", "lease_ahead", "adapted"),

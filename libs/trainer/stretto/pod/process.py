@@ -220,34 +220,35 @@ class Usage:
         self._process = psutil.Process()
         self._with_children = with_children
         self._at_s = time.monotonic()
-        self._cpu_s = self._spent_s()
+        self._cpu_s = self._spent_s(self._tree())
 
     def _tree(self) -> list[psutil.Process]:
-        return [self._process, *self._process.children(recursive=True)]
+        """Return the processes that are measured; to find children takes a look at all processes of the machine."""
+        return [self._process, *(self._process.children(recursive=True) if self._with_children else ())]
 
-    def _spent_s(self) -> float:
+    def _spent_s(self, tree: list[psutil.Process]) -> float:
         """Return the processor time so far, without children that have ended."""
         spent_s = 0.0
-        for process in self._tree() if self._with_children else [self._process]:
+        for process in tree:
             with contextlib.suppress(psutil.NoSuchProcess):
                 times = process.cpu_times()
                 spent_s += times.user + times.system
         return spent_s
 
-    def _memory_bytes(self) -> int:
+    def _memory_bytes(self, tree: list[psutil.Process]) -> int:
         if not self._with_children:
             return resident_bytes()
         held = 0
-        for process in self._tree():  # forks share most of their pages: each counts its part of them
+        for process in tree:  # forks share most of their pages: each counts its part of them
             with contextlib.suppress(psutil.Error):
                 held += process.memory_full_info().pss
         return held
 
     def measure(self) -> Used:
-        now = time.monotonic()
-        spent = self._spent_s()
+        now, tree = time.monotonic(), self._tree()
+        spent = self._spent_s(tree)
         window = max(1e-6, now - self._at_s)
-        used = Used(window, max(0.0, spent - self._cpu_s) / window, self._memory_bytes())
+        used = Used(window, max(0.0, spent - self._cpu_s) / window, self._memory_bytes(tree))
         self._at_s = now
         self._cpu_s = spent
         return used
