@@ -1022,6 +1022,8 @@ export interface ProgramSpec {
   progress?: string | null;
   /** 0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, leased: the program takes the numbers of its samples from stretto.agent.samples. 2, consistent: it also saves and loads its parameters by stretto.agent.checkpoint and stretto.agent.restored. Without a dataset it is 0 */
   level?: 0 | 1;
+  /** properties of the program and its data, by which warm start finds similar jobs */
+  metadata?: Record<string, string | number | boolean>;
   /** level 2 as it is stored: beside level 1 */
   consistent?: boolean;
   /** resize restart as it is stored: beside live */

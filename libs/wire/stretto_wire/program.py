@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
 from stretto_messages.base import NO_SERVERS
+from stretto_messages.values import Metadata
 
 from .findings import Unfit
 from .jobspec.part import Spec
@@ -73,6 +74,11 @@ class ProgramSpec(Spec):
         "leased: the program takes the numbers of its samples from stretto.agent.samples. 2, consistent: it also "
         "saves and loads its parameters by stretto.agent.checkpoint and stretto.agent.restored. Without a dataset it "
         "is 0",
+    )
+    metadata: Metadata = Field(
+        default_factory=dict[str, str | int | float | bool],
+        exclude_if=lambda value: not value,
+        description="properties of the program and its data, by which warm start finds similar jobs",
     )
     consistent: bool = Field(
         default=False,
@@ -212,10 +218,7 @@ def _check_resources(resources: Any, program: ProgramSpec) -> None:
     count = workers.count
     if resources.least.servers or resources.most.servers or resources.ps.extended:
         raise Unfit("leave ps out beside program: there are no parameter servers", "ps")
-    if resources.data.mode == "auto":
-        decides = "a program has no data queue by which Stretto could decide how many it has use for"
-        raise Unfit(f"always beside program, and a count, or off: {decides}", "data", "mode")
-    if resources.data.always and program.level == 0:
+    if resources.data.mode != "off" and program.level == 0:
         raise Unfit("leave data out at level 0: data workers compute items of stretto.agent.prepared", "data")
     if workers.devices or workers.dense != "servers":
         named = "devices" if workers.devices else "dense"

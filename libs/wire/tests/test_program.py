@@ -34,7 +34,14 @@ def test_a_program_that_takes_samples_may_have_data_workers() -> None:
     spec = read_job(LEASED + "resources: {data: {mode: always, count: 2, cpu_cores: 1}}")
     assert spec.resources.data.always == 2
     assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
-    assert not read_job(LEASED + "resources: {data: {mode: 'off'}}").resources.data.always
+    assert read_job(LEASED + "resources: {data: {count: 2}}").resources.data.most == 2
+    assert not read_job(LEASED).resources.data.most, "a program that never asks for items has none by itself"
+
+
+def test_a_program_may_say_what_similar_jobs_are_known_by() -> None:
+    spec = read_job(LEASED.replace("]}", "], metadata: {model: dlrm, layers: 3}}"))
+    assert spec.model.metadata == {"model": "dlrm", "layers": 3}
+    assert JobSpec.model_validate_json(spec.model_dump_json()) == spec
 
 
 def test_the_workers_of_a_program_may_be_its_ranks() -> None:
@@ -66,6 +73,7 @@ def test_ranks_of_level_1_are_told_that_their_parameters_are_theirs_to_keep() ->
         (PROGRAM.replace("]}", "], progress: step}"), "program.progress", "one group around the number of steps"),
         (LEASED.replace("]}", "], progress: 'step (.)'}"), "program.progress = step (.)", "leave it out from level 1"),
         (LEASED.replace("]}", "], resize: never}"), "program.resize", "live, none"),
+        (LEASED.replace("]}", "], metadata: {Layers: 3}}"), "program.metadata", "a-z"),
         (PROGRAM.replace("]}", "], resize: restart}"), "program.resize", "live or none at level 0"),
         (RANKS + "resources: {workers: {count: {max: 6}}}", "resources.workers.count.max = 6", "at most 5, half of"),
         (
@@ -83,8 +91,8 @@ def test_ranks_of_level_1_are_told_that_their_parameters_are_theirs_to_keep() ->
         (LEASED.replace("]}", "], level: 0}"), "dataset", "leave dataset out at level 0"),
         (PROGRAM + "resources: {workers: {count: {max: 2}}}", "resources.workers.count.max = 2", "1 at level 0"),
         (LEASED + "resources: {ps: {count: {max: 3}}}", "resources.ps = {'count': {'max': 3}}", "leave ps out"),
-        (LEASED + "resources: {data: {count: 1}}", "resources.data.mode", "always beside program, and a count"),
         (PROGRAM + "resources: {data: {mode: always, count: 1}}", "resources.data", "leave data out at level 0"),
+        (PROGRAM + "resources: {data: {count: 1}}", "resources.data", "leave data out at level 0"),
         (LEASED + "resources: {workers: {dense: group}}", "resources.workers.dense = group", "leave dense out"),
         (LEASED + "checkpoint: {every_s: 5}", "checkpoint", "the program keeps its own parameters"),
         (LEASED + "evaluate: 5", "evaluate", "leave evaluate out beside program"),

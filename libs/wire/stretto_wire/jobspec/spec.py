@@ -728,7 +728,10 @@ class JobSpec(Spec):
     @field_validator("program")
     @classmethod
     def _runs_one(cls, program: ProgramSpec | None, info: ValidationInfo) -> ProgramSpec | None:
-        check_program(program, info.data.get("model"))
+        model = info.data.get("model")
+        check_program(program, model)
+        if program is not None and model is not None:  # where decisions look for what is known of any job
+            model.metadata.update(program.metadata)
         return program
 
     @field_validator("dataset", "rows", "resources", "checkpoint", "evaluate", "best")
