@@ -66,8 +66,9 @@ setup-torch:  ## create .venv for PyTorch models alone: no TensorFlow, and nothi
 	@$(BIN)/python -m pip install --disable-pip-version-check --no-compile $(TORCH) | $(PROGRESS)
 	@$(OWN)
 
-demo: setup  ## train a real recommendation model elastically, from warm start to the exact books
-	@$(BIN)/stretto demo
+# a user's PyTorch, as of `make setup-torch` or TORCH_PYTHON, trains in an environment that is there already
+demo: $(if $(and $(filter torch,$(TRAINER)),$(wildcard $(BIN)/stretto)),,$(if $(filter torch,$(TRAINER)),setup-torch,setup))  ## train a real recommendation model elastically, from warm start to the exact books (TRAINER=torch: a PyTorch script)
+	@$(BIN)/stretto demo $(if $(TRAINER),--trainer $(TRAINER))
 
 chaos: setup  ## put a real job under seeded fire and count the samples (SEED=7 SCHEDULES=50 UNDISTURBED=5 INTENSITY=fierce MODEL=dcn REPORT=f.html)
 	@$(BIN)/stretto chaos $(if $(SEED),--seed $(SEED)) $(if $(SCHEDULES),--schedules $(SCHEDULES)) \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.alone, pytest.mark.night]
 
 LIMIT_S = 900
 """It took 8 min beside other tests and a build of images."""
+
+
+@pytest.mark.skipif(not os.environ.get("TORCH_PYTHON"), reason="TORCH_PYTHON names no Python with torch")
+def test_the_demonstration_trains_a_script_of_torch() -> None:
+    done = shell(f"{MAKE[0]} TRAINER=torch", LIMIT_S)
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    summary = json.loads(Path(done.stdout.splitlines()[-1]).read_text())
+    assert [name for name, station in summary["stations"].items() if not station["passed"]] == []
+    assert summary["books"]["samples_done"] == summary["books"]["samples_total"] > 0
+    assert summary["books"]["exact"]
 
 
 @pytest.mark.parametrize("reference", [False, True])

@@ -21,6 +21,9 @@ class Story:
         self.console.print(f"[dim]{self.elapsed_s:6.1f} s[/dim]  ", end="")
         self.console.print(text, style=style)
 
+    def act(self, number: int, of: int, title: str) -> None:
+        self.chapter(f"Act {number} of {of}: {title}")
+
     def chapter(self, text: str) -> None:
         self.console.print()
         self.tell(f"[bold]{text}[/bold]")

@@ -6,11 +6,19 @@ the two processes that it kills.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from stretto_cli.options import OutputForm, OutputOption, example
+
+
+class Trainer(StrEnum):
+    """Trainers of the demonstration's jobs."""
+
+    STRETTO = "stretto"
+    TORCH = "torch"
 
 
 def register(app: typer.Typer) -> None:
@@ -29,9 +37,24 @@ def demo(
             help="Then train the same data at a fixed good configuration, to compare the quality: two minutes more.",
         ),
     ] = False,
+    trainer: Annotated[
+        Trainer,
+        typer.Option(
+            help="stretto: a model that Stretto trains. torch: a PyTorch script of several ranks, and a command that "
+            "knows nothing of Stretto."
+        ),
+    ] = Trainer.STRETTO,
+    torch_python: Annotated[
+        str,
+        typer.Option(envvar="TORCH_PYTHON", help="The Python that has PyTorch. Default: the one that runs Stretto."),
+    ] = "",
     output: OutputOption = OutputForm.TABLE,
 ) -> None:
     """Train a real recommendation model elastically, from warm start to exact books, in about three minutes."""
+    if trainer is Trainer.TORCH:
+        from .torch import acts
+
+        raise typer.Exit(acts.main(folder, torch_python, quiet=output is OutputForm.JSON))
     from . import script
 
     raise typer.Exit(script.main(folder, reference=reference, quiet=output is OutputForm.JSON))

@@ -29,18 +29,15 @@ def build(
     view: Json,
     reference: Json | None,
     stations: dict[str, Station],
-    where: Json,
+    ready_s: float,
     elapsed_s: float,
     *,
     compared: bool = True,
 ) -> Json:
     """Build the document of the demonstration. ``compared``: the reference was to be trained, too."""
-    passed = {
-        name: {"passed": s.seen_s is not None, "title": s.title, "after_s": s.seen_s, "what": s.what}
-        for name, s in stations.items()
-    }
+    found = passed(stations)
     if compared:
-        passed["reference"] = {
+        found["reference"] = {
             "passed": reference is not None and reference["status"] == "finished",
             "title": "the same data at a fixed configuration",
             "after_s": None,
@@ -48,13 +45,13 @@ def build(
         }
     exact = _exact(view) and (not compared or (reference is not None and _exact(reference)))
     return {
-        "passed": exact and all(station["passed"] for station in passed.values()),
+        "passed": exact and all(station["passed"] for station in found.values()),
         "took_s": round(elapsed_s, 1),
-        "bars": [{"name": "took_s", "value": round(elapsed_s, 1), "bar": TOOK_BAR_S, "met": elapsed_s <= TOOK_BAR_S}],
-        "control_plane_ready_s": where["ready_s"],
-        "stations": passed,
-        "decisions": [_decision(decision) for decision in view["decisions"]],
-        "pauses": _pauses(view),
+        "bars": [took(elapsed_s, TOOK_BAR_S)],
+        "control_plane_ready_s": ready_s,
+        "stations": found,
+        "decisions": [decision(each) for each in view["decisions"]],
+        "pauses": pauses(view),
         "migrations": view["migrations"],
         "samples": _samples(view),
         "reference_samples": reference and _samples(reference),
@@ -67,7 +64,21 @@ def build(
     }
 
 
-def _decision(d: Json) -> Json:
+def passed(stations: dict[str, Station]) -> Json:
+    """Return which stations were passed, and when."""
+    return {
+        name: {"passed": s.seen_s is not None, "title": s.title, "after_s": s.seen_s, "what": s.what}
+        for name, s in stations.items()
+    }
+
+
+def took(elapsed_s: float, bar_s: float) -> Json:
+    """Return the time that a demonstration took, beside the longest that it should take."""
+    return {"name": "took_s", "value": round(elapsed_s, 1), "bar": bar_s, "met": elapsed_s <= bar_s}
+
+
+def decision(d: Json) -> Json:
+    """Return what a decision was to bring, and what it brought."""
     outcome = d["outcome"]
     return {
         "version": d["version"],
@@ -85,7 +96,7 @@ def _decision(d: Json) -> Json:
     }
 
 
-def _pauses(view: Json) -> list[Json]:
+def pauses(view: Json) -> list[Json]:
     """Return the longest time between two steps of any worker, per phase."""
     return [
         {
@@ -153,28 +164,8 @@ def _forecasts(view: Json) -> list[Json]:
 def tables(s: Json) -> RenderableType:
     """Render the summary for people."""
     parts: list[RenderableType] = [Text()]
-    made = table("station", "after", "what", right=("after",))
-    for station in s["stations"].values():
-        mark = "[green]✔[/green]" if station["passed"] else "[red]✘ did not happen:[/red]"
-        made.add_row(f"{mark} {station['title']}", figures.seconds(station["after_s"]), escape(station["what"]))
-    parts += [made, Text()]
-    made = table("decision", "plan", "before", "predicted", "90 %", "came", right=("before", "predicted", "came"))
-    for d in s["decisions"]:
-        made.add_row(
-            f"v{d['version']} {d['kind']}",
-            figures.short_plan(d["plan"]),
-            figures.rate(d["throughput_before"]),
-            figures.rate(d["throughput_predicted"]),
-            escape(figures.interval(d["throughput_interval"])),
-            figures.rate(d["throughput_after"]),
-        )
-    parts += [made, Text()]
-    made = table("phase", "lasted", "longest pause of any worker", right=("lasted",))
-    for p in s["pauses"]:
-        made.add_row(
-            f"{p['phase']}: {escape(p['detail'])}", figures.seconds(p["lasted_s"]), figures.seconds(p["longest_gap_s"])
-        )
-    parts += [made, Text()]
+    for made in (station_table(s), decision_table(s), pause_table(s)):
+        parts += [made, Text()]
     if s["forecasts"]:
         made = table("memory forecast", "limit", "forecast for the end", "came")
         for w in s["forecasts"]:
@@ -192,12 +183,48 @@ def tables(s: Json) -> RenderableType:
         parts.append(f"\nsamples, counted by the parameter servers: {_counted(samples)}{again}")
     if samples := s["reference_samples"]:
         parts.append(f"of the reference: {_counted(samples)}")
-    verdict = "[green bold]passed[/green bold]" if s["passed"] else "[red bold]not passed[/red bold]"
-    parts.append(f"{verdict} in {figures.seconds(s['took_s'])}")
+    return Group(*parts, *verdict(s))
+
+
+def station_table(s: Json) -> RenderableType:
+    made = table("station", "after", "what", right=("after",))
+    for station in s["stations"].values():
+        mark = "[green]✔[/green]" if station["passed"] else "[red]✘ did not happen:[/red]"
+        made.add_row(f"{mark} {station['title']}", figures.seconds(station["after_s"]), escape(station["what"]))
+    return made
+
+
+def decision_table(s: Json) -> RenderableType:
+    made = table("decision", "plan", "before", "predicted", "90 %", "came", right=("before", "predicted", "came"))
+    for d in s["decisions"]:
+        made.add_row(
+            f"v{d['version']} {d['kind']}",
+            figures.short_plan(d["plan"]),
+            figures.rate(d["throughput_before"]),
+            figures.rate(d["throughput_predicted"]),
+            escape(figures.interval(d["throughput_interval"])),
+            figures.rate(d["throughput_after"]),
+        )
+    return made
+
+
+def pause_table(s: Json) -> RenderableType:
+    made = table("phase", "lasted", "longest pause of any worker", right=("lasted",))
+    for p in s["pauses"]:
+        made.add_row(
+            f"{p['phase']}: {escape(p['detail'])}", figures.seconds(p["lasted_s"]), figures.seconds(p["longest_gap_s"])
+        )
+    return made
+
+
+def verdict(s: Json) -> list[str]:
+    """Say whether the demonstration passed, and which of its bars were met."""
+    word = "[green bold]passed[/green bold]" if s["passed"] else "[red bold]not passed[/red bold]"
+    lines = [f"{word} in {figures.seconds(s['took_s'])}"]
     for bar in s["bars"]:
         mark = "[green]met[/green]" if bar["met"] else "[red]missed[/red]"
-        parts.append(f"at most {figures.seconds(bar['bar'])}: {mark}, {figures.seconds(bar['value'])}")
-    return Group(*parts)
+        lines.append(f"at most {figures.seconds(bar['bar'])}: {mark}, {figures.seconds(bar['value'])}")
+    return lines
 
 
 def _counted(samples: Json) -> str:

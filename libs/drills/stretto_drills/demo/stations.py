@@ -27,6 +27,10 @@ class Watched:
     ended: str | None = None
     _began_s: float = 0.0
 
+    def take(self, name: str, time_s: float, data: Json) -> None:
+        """Fold in one event of the job."""
+        raise NotImplementedError
+
     def seen(self, name: str) -> bool:
         """Return whether a station has been passed."""
         return self.stations[name].seen_s is not None

@@ -115,7 +115,7 @@ def passed_course() -> DemoCourse:
 
 
 def test_the_summary_compares_what_was_forecast_with_what_came() -> None:
-    summary = report.build(view(), view(), passed_course().stations, {"ready_s": 4.0}, 100.0)
+    summary = report.build(view(), view(), passed_course().stations, 4.0, 100.0)
     assert summary["passed"] is True
     assert [d["throughput_after"] for d in summary["decisions"]] == [50.0, 95.0, None]
     assert [(p["phase"], p["longest_gap_s"]) for p in summary["pauses"]] == [("steady", 0.1)]
@@ -130,23 +130,23 @@ def test_the_summary_compares_what_was_forecast_with_what_came() -> None:
 
 
 def test_without_the_reference_it_passes_by_the_elastic_job_alone() -> None:
-    alone = report.build(view(), None, passed_course().stations, {"ready_s": 4.0}, 100.0, compared=False)
+    alone = report.build(view(), None, passed_course().stations, 4.0, 100.0, compared=False)
     assert alone["passed"] is True
     assert "reference" not in alone["stations"]
-    assert report.build(view(), None, passed_course().stations, {"ready_s": 4.0}, 100.0)["passed"] is False
+    assert report.build(view(), None, passed_course().stations, 4.0, 100.0)["passed"] is False
     console = Console(width=160, record=True)
     console.print(report.tables(alone))
     assert "of the reference" not in console.export_text()
 
 
 def test_a_slow_demonstration_says_so_and_passes() -> None:
-    slow = report.build(view(), view(), passed_course().stations, {"ready_s": 4.0}, 211.0)
+    slow = report.build(view(), view(), passed_course().stations, 4.0, 211.0)
     assert slow["passed"] is True
     assert slow["bars"] == [{"name": "took_s", "value": 211.0, "bar": 210.0, "met": False}]
     console = Console(width=160, record=True)
     console.print(report.tables(slow))
     assert "missed" in console.export_text()
-    assert report.build(view(), view(), passed_course().stations, {"ready_s": 4.0}, 209.0)["bars"][0]["met"] is True
+    assert report.build(view(), view(), passed_course().stations, 4.0, 209.0)["bars"][0]["met"] is True
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ def test_the_summary_does_not_pass_when_anything_is_wrong(
     elastic: dict[str, Any], reference: dict[str, Any] | None
 ) -> None:
     other = None if reference is None else view(**reference)
-    summary = report.build(view(**elastic), other, passed_course().stations, {"ready_s": 4.0}, 1.0)
+    summary = report.build(view(**elastic), other, passed_course().stations, 4.0, 1.0)
     assert summary["passed"] is False
     Console(record=True).print(report.tables(summary))
-    unseen = report.build(view(), view(), DemoCourse().stations, {"ready_s": 4.0}, 1.0)
+    unseen = report.build(view(), view(), DemoCourse().stations, 4.0, 1.0)
     assert unseen["passed"] is False
 
 

@@ -1,0 +1,1 @@
+"""Programs of somebody who has PyTorch, and their job files; nothing imports them."""
