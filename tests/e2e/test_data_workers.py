@@ -167,5 +167,55 @@ async def test_data_workers_come_by_themselves_while_the_store_is_slow_and_go_ag
     await deciding.client.publish(JobCancelled(job=JOB))
 
 
+ITEMS = """
+import time
+import stretto.agent
+
+
+class Items:
+    def __len__(self):
+        return 10**9
+
+    def __getitem__(self, number):
+        time.sleep({item_s})
+        return number * number
+
+
+items = stretto.agent.prepared(Items())
+for batch in stretto.agent.samples():
+    assert [*items.__getitems__(batch)] == [number * number for number in batch]
+    time.sleep(0.02)
+"""
+ITEM_S = 0.003
+"""Seconds that an item takes: a batch of 20 takes three times as long as its step."""
+
+
+async def test_data_workers_come_by_themselves_to_a_program_whose_items_are_slow(
+    deciding: Deciding, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(ITEMS.format(item_s=ITEM_S))
+    size = {"worker_cpu_cores": 1, "worker_memory_bytes": "512Mi"}
+    document = {
+        "name": JOB,
+        "program": {"command": ["python", "train.py"], "path": str(tmp_path)},
+        "dataset": {"samples": LONG, "batch_size": 20, "batches_per_shard": 10},
+        "resources": {
+            "data": {"cpu_cores": 1, "memory": "512Mi"},
+            "workers": {"count": {"max": 1}},
+            "initial": {"workers": 1, **size},
+            "fixed": True,
+        },
+    }
+    await deciding.client.publish(wire.JobSubmitted(job=JOB, spec=wire.JobSpec.parse(document)))
+    (come, *_) = await deciding.until(lambda: deciding.told(DataWorkersDecided), LIMIT_S)
+    assert come.count > 1
+    assert any("wait" in reason for reason in come.reasons)
+    await deciding.until(lambda: len([p for p in profiles(deciding) if p.prepared_elsewhere > 0.5]) > 2, LIMIT_S)
+    alone = [p.throughput for p in profiles(deciding) if p.settled and p.feed and not p.feed.lanes]
+    assert max(p.throughput for p in profiles(deciding)) > 1.5 * max(alone)
+
+    await deciding.client.publish(JobCancelled(job=JOB))
+
+
 def profiles(house: House) -> list[ProfileMeasured]:
     return house.told(ProfileMeasured)

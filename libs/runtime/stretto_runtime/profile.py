@@ -24,7 +24,9 @@ def profile_of(spec: JobSpec) -> JobProfile:
         fixed=resources.fixed,
         deadline_s=spec.deadline_s,
         extended=resources.extended,
-        data=DataWorkerLimits(resources.data.each, resources.data.always, resources.data.most),
+        data=DataWorkerLimits(
+            resources.data.each, resources.data.always, resources.data.most, reads_ahead=spec.program is None
+        ),
         spill=resources.ps.spill,
         spill_limit_bytes=resources.ps.spill_limit,
         devices_asked=resources.workers.devices,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import math
 import os
 import pickle
 import select
@@ -24,9 +25,10 @@ from typing import Any, NamedTuple, NoReturn
 from .errors import StrettoError
 
 GONE = "the process that runs this program is gone; end, and Stretto runs it again"
-ITEMS, BACK, SERVES = "items", "back", "serves"
+ITEMS, BACK, TOOK, SERVES = "items", "back", "took", "serves"
 """First words of lines about items: asked for (the number of a piece, then those of its items); asked for no more (the
-number of a piece); and the one by which a process of a data worker offers to compute some."""
+number of a piece); what they took (:class:`Took`, in its order); and the one by which a process of a data worker offers
+to compute some."""
 _FRAME = struct.Struct("!qq")
 """The head of an answer about items: the number of a piece, or in a data worker 1 for items and 0 for an error's text;
 then the length of what follows."""
@@ -38,6 +40,8 @@ _LATE_S = 1.0
 _ALONE_S, _TRIAL_SHARE = 1.0, 0.02
 """Seconds until data workers are asked again that gave nothing, and the share of the time for which trials that do not
 pay may be made."""
+_TOLD_EVERY_S = 0.5
+"""Seconds between two lines of what items took."""
 _OWN_EVERY = 64
 """Each so many batches a piece is computed here, to know what items take here by now."""
 likely: list[range] = []
@@ -52,6 +56,33 @@ class _Batch(NamedTuple):
     came: dict[int, bytearray]
 
 
+class Took(NamedTuple):
+    """The time that a program's items have taken since the last telling.
+
+    ``own_s``, ``own_cpu_s``: seconds, and seconds of a processor, of an item that the program computes itself.
+    """
+
+    items: int = 0
+    away: int = 0
+    """Items that data workers computed."""
+    waited_s: float = 0.0
+    """Seconds for which the program waited for them, or computed them itself."""
+    own_s: float = 0.0
+    own_cpu_s: float = 0.0
+
+    def line(self) -> str:
+        return f"{TOOK} {' '.join(map(repr, self))}\n"
+
+    @classmethod
+    def read(cls, text: str) -> Took:
+        """Return what a line says behind its first word. Raises ValueError: it is no such line."""
+        items, away, waited_s, own_s, own_cpu_s = text.split()
+        took = cls(int(items), int(away), float(waited_s), float(own_s), float(own_cpu_s))
+        if not (0 <= took.away <= took.items and all(0.0 <= each < math.inf for each in took[2:])):
+            raise ValueError(text)
+        return took
+
+
 class SharedItems:
     """A data set whose items data workers compute, and this process whatever they have not begun when it waits."""
 
@@ -63,9 +94,10 @@ class SharedItems:
         self._process = os.getpid()
         self._ahead: _Batch | None = None
         self._batches = self._last_piece = 0
-        self._own_s = self._far_s = self._again_s = 0.0
-        """Seconds of an item that is computed here, those that one of data workers keeps this process, and the time
-        from which they are asked."""
+        self._own_s = self._own_cpu_s = self._far_s = self._again_s = 0.0
+        """Seconds, and seconds of a processor, of an item that is computed here, those that one of data workers keeps
+        this process, and the time from which they are asked."""
+        self._took, self._told_at_s = Took(), time.monotonic()
 
     def __len__(self) -> int:
         return len(self._dataset)
@@ -87,10 +119,19 @@ class SharedItems:
         if batch is not None and batch.numbers != [*numbers]:
             self._send("".join(f"{BACK} {piece}\n" for piece in batch.pieces))
             batch = None
+        began_s = time.monotonic()
         batch = batch or self._ask([*numbers])
         items = self._own(numbers) if batch is None else self._gathered(batch)
+        self._tell(len(numbers), time.monotonic(), began_s)
         self._ahead = self._ask([*likely[0]]) if likely else None
         return items
+
+    def _tell(self, items: int, now_s: float, began_s: float) -> None:
+        """Add a batch to what is told now and then, by which the number of data workers is decided."""
+        took = self._took
+        self._took = Took(took.items + items, took.away, took.waited_s + now_s - began_s, self._own_s, self._own_cpu_s)
+        if now_s - self._told_at_s >= _TOLD_EVERY_S and self._send(self._took.line()):
+            self._took, self._told_at_s = Took(), now_s
 
     def _ask(self, numbers: list[int]) -> _Batch | None:
         """Ask for a batch; None: it is computed here."""
@@ -114,6 +155,8 @@ class SharedItems:
             if piece not in batch.came and not is_own and self._send(f"{BACK} {piece}\n"):
                 self._receive(batch, piece, _LATE_S + 2 * self._own_s * len(numbers))
             items = None if is_own else _unpickled(batch.came.get(piece), len(numbers))
+            if items is not None:
+                self._took = self._took._replace(away=self._took.away + len(numbers))
             found[piece] = self._own(numbers) if items is None else items
             is_own = False
         now_s = time.monotonic()
@@ -125,10 +168,11 @@ class SharedItems:
         return [item for piece in batch.pieces for item in found[piece]]
 
     def _own(self, numbers: Sequence[int]) -> Any:
-        began_s = time.monotonic()
+        began_s, began_cpu_s, count = time.monotonic(), time.thread_time(), max(1, len(numbers))
         items = _items(self._dataset, numbers)
-        took_s = (time.monotonic() - began_s) / max(1, len(numbers))
+        took_s, took_cpu_s = (time.monotonic() - began_s) / count, (time.thread_time() - began_cpu_s) / count
         self._own_s = (self._own_s + took_s) / 2 if self._own_s else took_s
+        self._own_cpu_s = (self._own_cpu_s + took_cpu_s) / 2 if self._own_cpu_s else took_cpu_s
         return items
 
     def _send(self, lines: str) -> bool:

@@ -80,13 +80,14 @@ class MixedWorkers:
         """
         of_groups = tuple(groups)
         on_devices = sum(group.workers for group in of_groups)
-        on_cores, least_s = x.workers - on_devices, self.model.supply.step_time_s(x, on_devices)
+        on_cores, supply = x.workers - on_devices, self.model.supply
         if np.any(on_cores > 0):
-            yield GroupRate(x, on_cores * self.batch_size / np.maximum(self.model.trained_s(x), least_s), False)
+            step_s = supply.slowed_s(self.model.trained_s(x), x, on_devices)
+            yield GroupRate(x, on_cores * self.batch_size / step_s, False)
         for group in of_groups:
             device, guessed = self._type_of(group), group.device not in self.model.devices
             own = self._inputs_of(x, group, device, guessed)
-            rate = group.workers * self.batch_size / np.maximum(self.model.trained_s(own), least_s)
+            rate = group.workers * self.batch_size / supply.slowed_s(self.model.trained_s(own), x, on_devices)
             yield GroupRate(own, (1 - device.lost(self.back_s)) * rate, guessed)
 
     def _inputs_of(self, x: Inputs, group: WorkerGroup, device: DeviceType, guessed: bool) -> Inputs:

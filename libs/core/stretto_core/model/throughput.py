@@ -335,9 +335,9 @@ ROUNDING = 1e-9
 class Supply:
     """The batches that are prepared for a job, faster than which no plan trains.
 
-    ``home_s``: time in which a worker prepares one, while it trains another. ``data_worker_per_s``: batches per second
-    of a data worker, of which there are at most ``most``, and as many as a plan leaves ``cores_each`` of ``room_cores``
-    for: a larger plan has fewer.
+    ``home_s``: time in which a worker prepares one, if ``home_ahead`` while it trains another, and before it trains
+    that one otherwise. ``data_worker_per_s``: batches per second of a data worker, of which there are at most ``most``,
+    and as many as a plan leaves ``cores_each`` of ``room_cores`` for: a larger plan has fewer.
     """
 
     home_s: float = 0.0
@@ -345,19 +345,31 @@ class Supply:
     most: int = 0
     cores_each: float = 1.0
     room_cores: float = math.inf
+    home_ahead: bool = True
 
     def step_time_s(self, x: Inputs, on_devices: int = 0) -> Array:
         """Return the least time between two steps of a worker: whoever prepares faster does.
 
         ``on_devices``: workers that leave the cluster's cores to others.
         """
-        home_s = np.full(x.workers.shape, self.home_s)
         if not (self.most and self.data_worker_per_s):
-            return home_s
+            return np.full(x.workers.shape, self.home_s)
+        return np.minimum(self.home_s or np.inf, self._lanes_s(x, on_devices))
+
+    def slowed_s(self, trained_s: Array, x: Inputs, on_devices: int = 0) -> Array:
+        """Return the time between two steps of a worker that would train one in ``trained_s`` if it never waited."""
+        if self.home_ahead:
+            return np.maximum(trained_s, self.step_time_s(x, on_devices))
+        at_home_s = trained_s + self.home_s
+        if not (self.most and self.data_worker_per_s):
+            return at_home_s
+        return np.minimum(at_home_s, np.maximum(trained_s, self._lanes_s(x, on_devices)))
+
+    def _lanes_s(self, x: Inputs, on_devices: int) -> Array:
+        """Return the time between two batches that data workers prepare for one worker."""
         left = self.room_cores - (x.workers - on_devices) * x.worker_cpu_cores - x.ps * x.ps_cpu_cores
         count = np.clip(np.floor(left / self.cores_each + ROUNDING), 0, self.most)
-        lanes_s = x.workers / np.maximum(count * self.data_worker_per_s, 1e-12)
-        return np.minimum(self.home_s or np.inf, lanes_s)
+        return x.workers / np.maximum(count * self.data_worker_per_s, 1e-12)
 
 
 ENDLESS = Supply()
@@ -417,7 +429,7 @@ class FittedModel:
     def step_time_s(self, x: Inputs) -> Array:
         """Return the predicted T in seconds, in the shape that the inputs broadcast to."""
         trained_s = self.trained_s(x)
-        return trained_s if self.supply == ENDLESS else np.maximum(trained_s, self.supply.step_time_s(x))
+        return trained_s if self.supply == ENDLESS else self.supply.slowed_s(trained_s, x)
 
     def trained_s(self, x: Inputs) -> Array:
         """Return the predicted T in seconds of workers that never wait for a batch."""
@@ -488,8 +500,10 @@ class FittedModel:
 
 def measured_throughput(row: MeasuredConfiguration, supply: Supply = ENDLESS) -> float:
     """Return the samples per second of a measured configuration (Eq. 1), as far as ``supply`` lets it train."""
-    least_s = 0.0 if supply == ENDLESS else float(supply.step_time_s(Inputs.of([Configuration.measured(row)]))[0])
-    return row.workers * row.batch_size / max(row.step_time_s, least_s)
+    step_s = row.step_time_s
+    if supply != ENDLESS:
+        step_s = float(supply.slowed_s(np.array([step_s]), Inputs.of([Configuration.measured(row)]))[0])
+    return row.workers * row.batch_size / step_s
 
 
 def throughput(step_time_s: Array, x: Inputs) -> Array:

@@ -118,11 +118,16 @@ class DeviceType:
 
 @dataclass(frozen=True, slots=True)
 class DataWorkerLimits:
-    """Data workers of a job: what each has, how many are there from start to end, and up to how many may come."""
+    """Data workers of a job: what each has, how many are there from start to end, and up to how many may come.
+
+    ``reads_ahead``: a worker that reads for itself prepares a batch while it trains another, as programs of others do
+    not.
+    """
 
     each: Resources = NOTHING
     always: int = 0
     most: int = 0
+    reads_ahead: bool = True
 
     def of(self, count: int) -> Resources:
         """Return the resources of so many."""

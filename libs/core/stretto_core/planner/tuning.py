@@ -89,13 +89,13 @@ class Tuning:
         if feed.prepare_s <= 0 or not (most or is_bound):
             return ENDLESS
         if not most:
-            return Supply(feed.prepare_s)
+            return Supply(feed.prepare_s, home_ahead=self.limits.reads_ahead)
         if state.given < state.wanted:
             room_cores = min(room_cores, plan.resources(NO_EXTENDED).cpu_cores + state.given * each)
         one_per_s = (
             feed.enqueued_per_s / state.given if state.given and feed.lanes else self.limits.lanes / feed.prepare_s
         )
-        return Supply(feed.prepare_s, one_per_s, most, each, room_cores)
+        return Supply(feed.prepare_s, one_per_s, most, each, room_cores, self.limits.reads_ahead)
 
     def decided(self, count: int) -> None:
         """Take note of the number that the arbiter gives."""
@@ -227,7 +227,7 @@ class Tuning:
         state, rules = self.state, self.rules
         worker_per_s = feed.enqueued_per_s / state.given
         waits = feed.read_share >= rules.read_share_min and state.given < (state.enough or self.limits.most)
-        home = _is_free_at_home(window, feed, worker_per_s / self.limits.lanes, rules)
+        home = _is_free_at_home(window, feed, self.limits, rules)
         spare = _spare(state, feed, worker_per_s, rules) < state.given
         if not ((waits and state.given == state.wanted) or home or spare):
             state.windows = 0
@@ -349,15 +349,16 @@ def _least_gain(state: TuningState, feed: FeedProfile, rules: TuningRules) -> fl
     return min(rules.same, state.alone_share / 2 if has_waited else math.inf) * state.before_per_s
 
 
-def _is_free_at_home(window: ProfileMeasured, feed: FeedProfile, lane_per_s: float, rules: TuningRules) -> bool:
-    """Return True if a worker prepares a batch while it trains another, and has the cores for both.
+def _is_free_at_home(window: ProfileMeasured, feed: FeedProfile, limits: DataWorkerLimits, rules: TuningRules) -> bool:
+    """Return True if a worker that prepares its batches hardly waits for them, and has the cores for it.
 
-    It takes as long as a lane does, and waits the part of that which training does not cover. Half of what data workers
-    begin at, so that they do not come and go.
+    A worker that reads ahead takes as long for a batch as a lane does, and waits the part of that which training does
+    not cover. Any other waits for all of what it takes itself, and asks no lane where that is little. Half of what data
+    workers begin at, so that they do not come and go.
     """
-    lane_s = 1 / lane_per_s if lane_per_s > 0 else math.inf
+    lane_s = feed.lanes / feed.enqueued_per_s if feed.enqueued_per_s > 0 else math.inf
     train_s = window.plan.workers / feed.dequeued_per_s if feed.dequeued_per_s > 0 else 0.0
-    waits = max(1 - train_s / lane_s, 0.0)
+    waits = max(1 - train_s / lane_s, 0.0) if limits.reads_ahead else feed.prepare_s / (train_s + feed.prepare_s)
     is_busy = feed.cpu_share + _reading_share(window, feed) >= rules.busy
     takes = _reading_share(window, feed) >= rules.cpu_share_min / 2
     return waits < rules.read_share_min / 2 and not (is_busy and takes)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from closed_loop import LIMITS, Loop, plan, profile
 from stretto_core.arbiter.state import ArbiterSettings
+from stretto_core.model.throughput import Configuration, Inputs, Supply
 from stretto_core.model.types import DataWorkerLimits
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.base import GIB
@@ -76,3 +78,21 @@ def test_without_data_workers_no_plan_is_believed_faster_than_its_reader() -> No
     for fact in made.facts(CandidatesComputed)[1:]:
         for each in fact.candidates:
             assert each.throughput <= each.plan.workers * 512 / 0.06 * 1.001
+
+
+@pytest.mark.parametrize(
+    ("supply", "step_s"),
+    [
+        (Supply(0.05), 0.1),
+        (Supply(0.3), 0.3),
+        (Supply(0.05, home_ahead=False), 0.15),
+        (Supply(0.05, 5.0, 4, home_ahead=False), 0.1),
+        (Supply(0.05, 2.0, 4, home_ahead=False), 0.125),
+        (Supply(0.01, 2.0, 4, home_ahead=False), 0.11),
+    ],
+)
+def test_a_worker_waits_for_what_it_does_not_read_ahead_unless_data_workers_are_faster(
+    supply: Supply, step_s: float
+) -> None:
+    one = Inputs.of([Configuration.of(plan(), 512)])
+    assert supply.slowed_s(np.array([0.1]), one) == pytest.approx(step_s)

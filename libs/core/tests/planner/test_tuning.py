@@ -51,6 +51,9 @@ class Job:
     """Factor on the rate of the next window."""
     uneven_below: int = 0
     """Fewer data workers come unevenly: workers wait 8 % of their time though the rates suffice."""
+    reads_ahead: bool = True
+    asks_lanes: bool = True
+    """Workers ask data workers for batches that take them long enough."""
     state: TuningState = field(default_factory=TuningState)
     given: int = 0
     now: float = 0.0
@@ -66,13 +69,15 @@ class Job:
             train_s = max(train_s, (train_s + self.cpu_s) / self.cores)
         wanted_per_s = self.workers / train_s
         per_s = min(wanted_per_s, supply_per_s)
+        if not lanes and not self.reads_ahead:
+            per_s = self.workers / (train_s + one_s)
         if lanes and self.given < self.uneven_below:
             per_s = min(per_s, 0.92 * wanted_per_s)
         step_s = self.workers / per_s
         used = (train_s + (0.0 if lanes else self.cpu_s)) / step_s / self.cores
         feed = FeedProfile(
             dequeued_per_s=wanted_per_s,
-            enqueued_per_s=lanes / one_s,
+            enqueued_per_s=lanes / one_s if self.asks_lanes else 0.0,
             read_share=1 - train_s / step_s,
             prepare_s=one_s,
             prepare_cpu_s=self.cpu_s,
@@ -99,7 +104,8 @@ class Job:
 
     @property
     def tuning(self) -> Tuning:
-        limits = DataWorkerLimits(Resources(float(self.lanes_each), GIB), most=self.most)
+        each = Resources(float(self.lanes_each), GIB)
+        limits = DataWorkerLimits(each, most=self.most, reads_ahead=self.reads_ahead)
         return Tuning("job", self.state, limits, RULES)
 
     @property
@@ -117,6 +123,19 @@ def test_a_job_that_waits_for_its_reader_gets_as_many_as_it_lacks_in_one_step() 
     job.run(20)
     assert job.given == 5, "what is settled stays"
     assert job.per_s == pytest.approx(100.0)
+
+
+def test_a_program_keeps_data_workers_for_what_it_would_not_read_ahead_itself() -> None:
+    """A batch takes half as long as its step: who reads ahead never waits, and who does not a third of the time."""
+    alone, ahead = (Job(train_s=0.02, prepare_s=0.01, reads_ahead=each) for each in (False, True))
+    for job in (alone, ahead):
+        job.run(60)
+    assert (alone.given, ahead.given) == (1, 0)
+    assert [each.count for each in alone.said if each.count == 0] == []
+    assert alone.per_s == pytest.approx(50.0)
+    alone.prepare_s, alone.asks_lanes = 0.0002, False
+    alone.run(5)
+    assert alone.given == 0, "nobody asks for what costs nothing"
 
 
 def test_a_number_with_which_workers_waited_is_not_spare_a_second_time() -> None:

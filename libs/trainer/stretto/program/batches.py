@@ -86,8 +86,13 @@ class Batches:
             self._wait(reply)
 
     def _likely(self, shard: Shard, first: int) -> str:
-        """Return the numbers of the next batch of this shard, with a space before each; empty: there is none."""
-        left = shard.start + shard.length - first
+        """Return the numbers of the batch that most likely follows, with a space before each; empty: nobody knows.
+
+        Behind the last batch of a shard this is the first one of the shard that the dispatcher has reserved.
+        """
+        left, ahead = shard.start + shard.length - first, self._leases.ahead
+        if not left and ahead is not None:
+            first, left = ahead.start + ahead.offset, ahead.length - ahead.offset
         return f" {first} {first + self._size(left)}" if self._tells_likely and left else ""
 
     def _size(self, left: int) -> int:

@@ -14,13 +14,13 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple, TextIO
 
 from stretto_messages.actuator import DataWorkersChanged
 from stretto_plane import Connection, PeerFailed, PlaneError
 
-from ..items import BACK, ITEMS, send_frame
+from ..items import BACK, ITEMS, TOOK, Took, send_frame
 from ..pod.process import Pod
 from ..pod.servers import ServerList
 from .item_server import Kind
@@ -66,10 +66,13 @@ class _Piece(NamedTuple):
 
 
 class FarItems:
-    """The pieces that wait for a data worker, and a connection to each process of each data worker. Thread-safe."""
+    """The pieces that wait for a data worker, and a connection to each process of each data worker. Thread-safe.
 
-    def __init__(self, pod: Pod) -> None:
-        self._pod = pod
+    ``took`` is called with what the program says of its items.
+    """
+
+    def __init__(self, pod: Pod, took: Callable[[Took], None]) -> None:
+        self._pod, self._took = pod, took
         self._moved = threading.Condition()
         """Notified when there is another piece, or there are other data workers."""
         self._waiting: deque[_Piece] = deque()
@@ -103,11 +106,14 @@ class FarItems:
         answers, line = _Answers(link), first
         try:
             while line:
-                word, piece, *rest = line.strip().split(" ", 2)
-                if word == ITEMS and rest:
-                    self._put(_Piece(answers, int(piece), rest[0]))
+                word, _, rest = line.strip().partition(" ")
+                if word == ITEMS:
+                    piece, numbers = rest.split(" ", 1)
+                    self._put(_Piece(answers, int(piece), numbers))
                 elif word == BACK:
-                    self._take_back(answers, int(piece))
+                    self._take_back(answers, int(rest))
+                elif word == TOOK:
+                    self._took(Took.read(rest))
                 line = lines.readline()
         except ValueError:
             log.warning("a line of the program that is none of stretto.agent ends its connection: %.100s", line)

@@ -16,7 +16,7 @@ from stretto_wire.program import ProgramSpec
 
 from ..agent import ADDRESS_VARIABLE, LEAVE, NEXT, REFUSED
 from ..errors import BusError, DataError
-from ..items import ITEMS
+from ..items import ITEMS, TOOK
 from ..pod.process import EXIT_OK, EXIT_PLATFORM, Pod, run_pod
 from ..worker.leases import HEARTBEAT_S, Leases
 from .asked import AskedSocket
@@ -48,11 +48,11 @@ class ProgramHost:
             spec.dataset.batch_size,
             pod.leaving,
             consistent=program.consistent,
-            tells_likely=spec.resources.data.always > 0,
+            tells_likely=spec.resources.data.mode != "off",
         )
         self._consistent: Consistent | None = None
-        self._items = FarItems(pod)
-        self._asked = AskedSocket(self._answered, self._batches.forget, {ITEMS: self._items.serve})
+        self._items = FarItems(pod, self._telemetry.took)
+        self._asked = AskedSocket(self._answered, self._batches.forget, dict.fromkeys((ITEMS, TOOK), self._items.serve))
 
     def run(self) -> int:
         """Run the program to its end and return the pod's exit code. Raises DataError: the program failed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import queue
+import signal
 import socket
 import threading
 import time
@@ -21,9 +22,9 @@ from stretto_messages.pods import DataWorkerReported
 from stretto_plane import Listener, Message, Peer
 
 from ..agent import ADDRESS_VARIABLE, PREPARES_VARIABLE, REFUSED
-from ..errors import DataError
+from ..errors import DataError, PodError
 from ..items import SERVES, framed
-from ..pod.process import EXIT_OK, EXIT_PLATFORM, Pod, Usage
+from ..pod.process import EXIT_OK, Pod, Usage
 from ..worker.step_timer import StepTimer
 from .asked import AskedSocket
 from .child import Child, patience_of
@@ -59,15 +60,18 @@ class ItemServer:
         self._child = Child(pod, program, StepTimer())
         self._work: queue.SimpleQueue[_Work] = queue.SimpleQueue()
         self._address = ""
-        self._is_broken = threading.Event()
-        """Set once a process of the program is lost, so that the pod computes less than it has cores for."""
+        self._broken = ""
+        """Why the pod ends: a process of the program is lost, and it computes less than it has cores for."""
         self._lock = threading.Lock()
         self._items, self._busy_s = 0, 0.0
         self._told = 0, 0.0
         pod.usage = Usage(with_children=True)
 
     def run(self) -> int:
-        """Serve until asked to leave, and return the pod's exit code. Raises DataError: the program does not serve."""
+        """Serve until asked to leave, and return the pod's exit code.
+
+        Raises DataError: the program does not serve; PodError: one of its processes is lost, or all of them.
+        """
         if not self._level:
             raise DataError("a program of level 0 has no items that others could prepare: leave resources.data out")
         settings, access = self._pod.settings, self._pod.access
@@ -87,10 +91,12 @@ class ItemServer:
             code = self._child.wait(program, self._patience_s)
         if self._pod.leaving.is_set():
             return EXIT_OK
+        if self._broken:  # the others were ended for it
+            raise PodError(self._broken)
+        if code < 0:
+            raise PodError(f"the program that computed items was ended by {signal.Signals(-code).name}")
         if code:
             return self._child.failed(code)
-        if self._is_broken.is_set():
-            return EXIT_PLATFORM
         raise DataError(
             "the program ended in a data worker: let it call stretto.agent.prepared(dataset), or leave resources.data "
             "out"
@@ -98,7 +104,7 @@ class ItemServer:
 
     def _patience_s(self) -> float | None:
         """Hang up once the pod is to end, and return the seconds that the program has for its end."""
-        if not (self._pod.leaving.is_set() or self._is_broken.is_set()):
+        if not (self._pod.leaving.is_set() or self._broken):
             return None
         self._asked.hang_up()
         return patience_of(self._pod.settings.stop_grace_s)
@@ -122,8 +128,9 @@ class ItemServer:
                 link.sendall(f"{work.numbers}\n".encode())
                 is_found, body = framed(link)
             except (OSError, EOFError):
-                self._is_broken.set()
-                work.found.set_exception(DataError(f"the process that computed items {work.numbers[:100]} is gone"))
+                lost = f"the process that computed items {work.numbers[:100]} is gone"
+                self._broken = f"{lost}: it was killed, or ended in their code; another data worker takes its place"
+                work.found.set_exception(DataError(lost))
                 return
             with self._lock:
                 self._items += work.numbers.count(" ") + 1

@@ -24,7 +24,7 @@ from stretto_wire.program import PORT_VARIABLE, ProgramSpec
 
 from ..agent import ADDRESS_VARIABLE, BATCH, CHECKPOINT, DONE, END, LEAVE, NEXT, REFUSED
 from ..errors import BusError, DataError
-from ..items import ITEMS
+from ..items import ITEMS, TOOK
 from ..pod.process import EXIT_OK, EXIT_PLATFORM, LOOPBACK, Pod
 from ..pod.servers import listed
 from ..worker.leases import HEARTBEAT_S, Leases
@@ -239,8 +239,8 @@ class RankHost:
         self._pod, self._program = pod, program
         self._telemetry = Telemetry(pod)
         self._child = Child(pod, program, self._telemetry.meter)
-        self._items = FarItems(pod)
-        self._asked = AskedSocket(self._answered, self._left, {ITEMS: self._items.serve})
+        self._items = FarItems(pod, self._telemetry.took)
+        self._asked = AskedSocket(self._answered, self._left, dict.fromkeys((ITEMS, TOOK), self._items.serve))
         self._groups = NewestGroup(pod, self._end_if_over)
         self._member: Membership | None = None
         self._over = 0
@@ -318,7 +318,7 @@ class RankHost:
             consistent=self._program.consistent,
             least=spec.resources.workers.count.max,
             release_s=RELEASE_S,
-            tells_likely=spec.resources.data.always > 0,
+            tells_likely=spec.resources.data.mode != "off",
         )
         if self._program.consistent:
             consistent = consistent_of(self._pod, leases, batches, stop)

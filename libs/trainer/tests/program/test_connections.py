@@ -23,7 +23,7 @@ from stretto_wire.program import ProgramSpec
 
 
 def hosted(level: Any = 1) -> Any:
-    resources = SimpleNamespace(data=SimpleNamespace(always=0))
+    resources = SimpleNamespace(data=SimpleNamespace(mode="off"))
     spec = SimpleNamespace(dataset=SimpleNamespace(batch_size=8), resources=resources)
     settings = SimpleNamespace(spec=spec, plan_version=1, cpu_cores=1.0, stop_grace_s=15.0)
     pod = SimpleNamespace(bus=LedgerBus(), leaving=threading.Event(), settings=settings)

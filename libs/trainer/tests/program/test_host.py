@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 import pytest
+from stretto.pod.process import EXIT_PLATFORM
 from stretto.program import child
 from stretto.worker.step_timer import StepTimer
 from stretto_messages.pods import WorkerReported
@@ -216,6 +217,63 @@ for step, batch in enumerate(stretto.agent.samples()):
 """
 
 
+FITS = """
+import os, time
+from pathlib import Path
+import keras, numpy as np, tensorflow as tf
+import stretto.agent
+
+POD = os.environ["STRETTO_POD"]
+
+
+class Items:
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, number):
+        time.sleep(0.02)
+        if POD != "worker-0":
+            Path({done!r}, str(number)).touch()
+        return np.full(3, number, np.float32), np.float32([number % 2])
+
+
+items = stretto.agent.prepared(Items())
+model = keras.Sequential([keras.layers.Dense(1)])
+model.compile("sgd", "mse")
+
+
+def batches():
+    for batch in stretto.agent.samples():
+        print("asks", batch.start, flush=True)
+        x, y = map(np.stack, zip(*items.__getitems__(batch)))
+        assert (x[:, 0] == [*batch]).all()
+        while batch.start == 0 and not os.listdir({done!r}):  # the data worker computes the batch that follows
+            time.sleep(0.02)
+        yield x, y
+
+
+signature = tf.TensorSpec((None, 3)), tf.TensorSpec((None, 1))
+trained = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: print("trained", 4 * step, flush=True))
+data = tf.data.Dataset.from_generator(batches, output_signature=signature)
+options = tf.data.Options()
+options.experimental_optimization.inject_prefetch = False
+model.fit(data.with_options(options), verbose=0, callbacks=[trained])
+"""
+
+
+def test_fit_trains_what_data_workers_compute_and_asks_for_nothing_ahead(
+    begun: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    (done := tmp_path / "done").mkdir()
+    data = {"mode": "always", "count": 1, "cpu_cores": 1}
+    cluster = begun(FITS.format(done=str(done)), dataset=DATASET, resources={"data": data})
+    cluster.launch("data-0", **cluster.own_folder("data-0"))
+    cluster.announce_data_workers("data-0")
+    assert launched(cluster, "worker-0").wait(120) == 0, cluster.log("worker-0")
+    lines = [line for line in cluster.log("worker-0").splitlines() if line.startswith(("asks ", "trained "))]
+    assert lines == [f"{word} {first}" for first in range(0, 64, 4) for word in ("asks", "trained")]
+
+
 def test_a_data_worker_computes_items_of_a_program_which_trains_the_same_numbers(
     begun: Callable[..., Cluster], tmp_path: Path
 ) -> None:
@@ -229,3 +287,15 @@ def test_a_data_worker_computes_items_of_a_program_which_trains_the_same_numbers
     assert [(int(number), int(square)) for number, square, _ in lines] == [(each, each * each) for each in range(64)]
     assert "data-0" in {pod for _, _, pod in lines[4:8]}
     assert cluster.terminate("data-0") == 0, cluster.log("data-0")
+
+
+def test_a_data_worker_whose_program_is_killed_says_why_it_ends(begun: Callable[..., Cluster], tmp_path: Path) -> None:
+    script = "import stretto.agent\nstretto.agent.prepared([1, 2])\n"
+    cluster = begun(script, dataset=DATASET, resources={"data": {"mode": "always", "count": 1}})
+    process = cluster.launch("data-0", **cluster.own_folder("data-0"))
+    cluster.ready("data-0")
+    (program,) = psutil.Process(process.pid).children()
+    program.kill()
+    assert process.wait(60) == EXIT_PLATFORM
+    *_, last = cluster.log("data-0").splitlines()
+    assert "the program that computed items was ended by SIGKILL" in last

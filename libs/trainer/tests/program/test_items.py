@@ -15,12 +15,14 @@ import stretto.agent
 from stretto import items
 from stretto.engine.link import Access
 from stretto.errors import DataError, StrettoError
-from stretto.items import SharedItems
+from stretto.items import SharedItems, Took
 from stretto.pod.process import Pod
 from stretto.program import far_items
 from stretto.program.asked import AskedSocket
 from stretto.program.far_items import FarItems
 from stretto.program.item_server import ItemServer, Kind
+from stretto.program.telemetry import Telemetry
+from stretto.worker.step_timer import StepTime
 from stretto_plane import Connection, Key, Listener, PeerFailed
 from stretto_wire import JobSpec
 from trainer_harness import wait_for
@@ -81,8 +83,9 @@ class Worker:
 
     def __init__(self, folder: Path, dataset: Squares) -> None:
         folder.mkdir()
-        self.far = FarItems(cast("Pod", SimpleNamespace(access=ACCESS)))
-        asked = AskedSocket(lambda _: "", lambda: None, {items.ITEMS: self.far.serve})
+        self.took = list[Took]()
+        self.far = FarItems(cast("Pod", SimpleNamespace(access=ACCESS)), self.took.append)
+        asked = AskedSocket(lambda _: "", lambda: None, dict.fromkeys((items.ITEMS, items.TOOK), self.far.serve))
         self.items = SharedItems(dataset, asked.listen(folder))
 
     def take(self, numbers: range, likely: range | None = None) -> list[tuple[int, str]]:
@@ -222,7 +225,7 @@ def test_a_process_of_a_data_worker_that_is_gone_ends_the_pod(data_worker: Calla
         pytest.raises(PeerFailed, match="the process that computed items 5 is gone"),
     ):
         connection.call(Kind.ITEMS, [b"5"])
-    assert away.server._is_broken.is_set()
+    assert "it was killed, or ended in their code" in away.server._broken
 
 
 class Clock:
@@ -233,9 +236,12 @@ class Clock:
     def monotonic(self) -> float:
         return self.now_s
 
+    def thread_time(self) -> float:
+        return self.now_s / 2
+
 
 def timed(monkeypatch: pytest.MonkeyPatch, worker: Worker, own_s: float, far_s: float) -> tuple[Clock, list[str]]:
-    """Return a clock, and the lines that the program sends. Each item takes so long here, and away in vain."""
+    """Return a clock, and the lines by which the program asks. Each item takes so long here, and away in vain."""
     clock, sent = Clock(), list[str]()
     monkeypatch.setattr(items, "time", clock)
 
@@ -249,7 +255,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, worker: Worker, own_s: float, far_s: 
 
     monkeypatch.setattr(items, "_items", computed)
     monkeypatch.setattr(worker.items, "_receive", answered)
-    monkeypatch.setattr(worker.items, "_send", lambda lines: not sent.append(lines))
+    monkeypatch.setattr(worker.items, "_send", lambda lines: lines.startswith(items.TOOK) or not sent.append(lines))
     return clock, sent
 
 
@@ -273,6 +279,51 @@ def test_data_workers_that_do_not_pay_are_tried_for_a_small_part_of_the_time(
         worker.take(range(4), range(4))
     assert sent
     assert clock.now_s - began_s <= steps * 0.04 * 1.03
+
+
+def test_what_items_take_is_told_now_and_then(
+    tmp_path: Path, data_worker: Callable[..., DataWorker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, worker = data_worker(), Worker(tmp_path / "worker", Squares(HOME))
+    worker.far.use([away.address])
+    worker.take(range(4), range(4, 8))
+    wait_for(lambda: len(away.dataset.computed) == 4)
+    monkeypatch.setattr(items, "_TOLD_EVERY_S", 0.0)
+    worker.take(range(4, 8))
+    (told,) = wait_for(lambda: worker.took)
+    assert (told.items, told.away) == (8, 4)
+    assert told.waited_s > 4 * told.own_s > 0
+    assert told.own_cpu_s > 0
+    monkeypatch.setattr(items, "_TOLD_EVERY_S", 1e9)
+    worker.take(range(4))
+    assert Took.read(worker.items._took.line().removeprefix(f"{items.TOOK} ")) == worker.items._took
+    assert worker.items._took.items == 4, "what was told is not told again"
+
+
+@pytest.mark.parametrize("line", ["1 2 0.1 0.1 0.1", "2 1 nan 0.1 0.1", "2 1 -1.0 0.1 0.1", "2 1 0.1 0.1", "a 1 0 0 0"])
+def test_what_items_took_is_refused_where_it_cannot_be(line: str) -> None:
+    with pytest.raises(ValueError):
+        Took.read(line)
+
+
+def test_a_workers_report_says_how_long_its_program_waits_for_items() -> None:
+    reports = list[Any]()
+    job = {"name": "j", "program": {"command": ["train"]}, "dataset": {"samples": 100, "batch_size": 4}}
+    settings = SimpleNamespace(
+        spec=JobSpec.parse(job), job="j", pod="worker-0", plan_version=1, cpu_cores=1.0, memory_bytes=2**30
+    )
+    pod = SimpleNamespace(settings=settings, bus=SimpleNamespace(report=reports.append))
+    telemetry = Telemetry(cast("Pod", pod))
+    for begun_s in (0.0, 0.5):
+        telemetry.took(Took(items=4, away=3, waited_s=0.3, own_s=0.1, own_cpu_s=0.05))
+        telemetry.meter.step(begun_s, begun_s + 0.5, 4, StepTime())
+    telemetry._report()
+    telemetry.meter.step(1.0, 1.2, 4, StepTime())
+    telemetry._report()
+    read_s = [report.times.read_s for report in reports]
+    assert read_s == [pytest.approx(0.3), pytest.approx(0.2)], "of a step, and at most the step"
+    assert (reports[0].prepared_elsewhere, reports[0].prepare_s) == (0.75, pytest.approx(0.4))
+    assert reports[0].prepare_cpu_s == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("function", [lambda: next(stretto.agent.samples()), lambda: stretto.agent.restored(print)])
