@@ -17,12 +17,12 @@ from pathlib import Path
 from stretto_wire import JobSpec
 
 from tests.bench.places import ROOT
-from tests.bench.rows import Row, row
+from tests.bench.rows import Row, row, row_at_most
 
 DATA_WORKERS, BATCH, LIMIT_S = 2, 64, 200.0
 PAIRS, STEPS = 8, 12
 SPEED_BAR, CHEAP_BAR = 2.0, 0.98
-PROGRAM = f"""\
+HEAD = f"""
 import json, os, statistics, sys, time
 import stretto.agent
 
@@ -36,7 +36,7 @@ class Items:
     def __getitem__(self, number):
         if WAITS_S:
             time.sleep(WAITS_S)
-        return number * number
+        return made(number)
 
 
 def plain(numbers):
@@ -46,45 +46,99 @@ def plain(numbers):
 dataset = Items()
 shared = stretto.agent.prepared(dataset)
 batches = stretto.agent.samples()
-for _ in range(STEPS):  # data workers join
-    shared.__getitems__(next(batches))
 per_s = {{way: [] for way in ("shared", "alone")}}
-for _ in range(PAIRS):
-    for way, read in (("shared", shared.__getitems__), ("alone", plain)):
-        began_s = time.monotonic()
-        for _ in range(STEPS):
-            numbers = next(batches)
-            assert [*read(numbers)] == [number * number for number in numbers]
-            time.sleep(0.01)
-            until_s = time.thread_time() + COMPUTES_S
-            while time.thread_time() < until_s:
-                pass
-        per_s[way].append(STEPS / (time.monotonic() - began_s))
-print("figures", json.dumps(per_s), flush=True)
-for _ in batches:
-    pass
+cpu_s = {{way: [] for way in ("shared", "alone")}}
+
+
+def blocks(take):
+    for _ in range(STEPS):  # data workers join
+        yield take(shared.__getitems__, next(batches))
+    for _ in range(PAIRS):
+        for way, read in (("shared", shared.__getitems__), ("alone", plain)):
+            began_s, began_cpu_s = time.monotonic(), time.process_time()
+            for _ in range(STEPS):
+                yield take(read, next(batches))
+            per_s[way].append(STEPS / (time.monotonic() - began_s))
+            cpu_s[way].append((time.process_time() - began_cpu_s) / STEPS)
+    for _ in batches:
+        pass
 """
+LOOP = f"""
+def made(number):
+    return number * number
+
+
+{HEAD}
+
+def take(read, numbers):
+    assert [*read(numbers)] == [number * number for number in numbers]
+
+
+for _ in blocks(take):
+    time.sleep(0.01)
+    until_s = time.thread_time() + COMPUTES_S
+    while time.thread_time() < until_s:
+        pass
+print("figures", json.dumps([per_s, cpu_s]), flush=True)
+"""
+FIT = f"""
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+def made(number):
+    return np.full(32, number % 97, np.float32), np.float32([number % 2])
+
+
+{HEAD}
+
+def take(read, numbers):
+    x, y = map(np.stack, zip(*read(numbers)))
+    assert (x[:, 0] == [number % 97 for number in numbers]).all()
+    assert (y[:, 0] == [number % 2 for number in numbers]).all()
+    return x, y
+
+
+model = keras.Sequential([keras.layers.Dense(64, activation="relu"), keras.layers.Dense(1)])
+model.compile("adam", "mse")
+signature = tf.TensorSpec((None, 32)), tf.TensorSpec((None, 1))
+waits = keras.callbacks.LambdaCallback(on_train_batch_end=lambda step, logs: time.sleep(0.01))
+options = tf.data.Options()
+options.experimental_optimization.inject_prefetch = False
+data = tf.data.Dataset.from_generator(lambda: blocks(take), output_signature=signature)
+model.fit(data.with_options(options), verbose=0, callbacks=[waits])
+print("figures", json.dumps([per_s, cpu_s]), flush=True)
+"""
+HOME_BAR_MS = 1.0
 
 
 def run() -> list[Row]:
-    slow = _row("slow items, two data workers / none", 0.002, 0.0, STEPS, SPEED_BAR)
-    return [slow, _row("cheap items, prepared / not", 0.0, 0.005, 5 * STEPS, CHEAP_BAR)]
+    slow, _ = _rows("slow items, two data workers / none", LOOP, 0.002, 0.0, STEPS, SPEED_BAR)
+    cheap, _ = _rows("cheap items, prepared / not", LOOP, 0.0, 0.005, 5 * STEPS, CHEAP_BAR)
+    return [slow, cheap, *_rows("Keras fit, slow items, two data workers / none", FIT, 0.002, 0.0, STEPS, SPEED_BAR)]
 
 
-def _row(name: str, waits_s: float, computes_s: float, steps: int, bar: float) -> Row:
-    figures = measured(waits_s, computes_s, steps)
-    ratio = statistics.median(ours / alone for ours, alone in zip(figures["shared"], figures["alone"], strict=True))
-    ours, alone = (statistics.median(figures[way]) for way in ("shared", "alone"))
+def _rows(name: str, program: str, waits_s: float, computes_s: float, steps: int, bar: float) -> list[Row]:
+    """Return the rows of a program: its speed, and what sending and receiving costs its own process in a step."""
+    per_s, cpu_s = measured(program, waits_s, computes_s, steps)
+    ratio = statistics.median(ours / alone for ours, alone in zip(per_s["shared"], per_s["alone"], strict=True))
+    ours, alone = (statistics.median(per_s[way]) for way in ("shared", "alone"))
     note = f"batch {BATCH}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    return row(f"steps/s of a program, {name}", ours, "1/s", f">= {bar:g} x", ratio >= bar, note, alone, ratio)
+    speed = row(f"steps/s of a program, {name}", ours, "1/s", f">= {bar:g} x", ratio >= bar, note, alone, ratio)
+    more_ms = 1000 * statistics.median(ours - own for ours, own in zip(cpu_s["shared"], cpu_s["alone"], strict=True))
+    return [speed, row_at_most(f"more CPU of home in a step, {name}", more_ms, "ms", HOME_BAR_MS, note)]
 
 
-def measured(waits_s: float, computes_s: float, steps: int) -> dict[str, list[float]]:
-    """Return the steps per second of each block, by way. Raises RuntimeError: the program failed."""
+def measured(program: str, waits_s: float, computes_s: float, steps: int) -> list[dict[str, list[float]]]:
+    """Return the steps per second of each block, and the program's CPU in a step, by way.
+
+    Raises RuntimeError: the program failed.
+    """
     from trainer_harness import Cluster
 
     with tempfile.TemporaryDirectory(prefix="stretto-items-") as name:
-        (folder := Path(name)).joinpath("train.py").write_text(PROGRAM)
+        (folder := Path(name)).joinpath("train.py").write_text(program)
         samples = BATCH * steps * (1 + 2 * PAIRS)
         command = ["python", "train.py", str(waits_s), str(computes_s), str(steps)]
         document = {
