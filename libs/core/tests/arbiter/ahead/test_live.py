@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -115,6 +116,24 @@ def test_the_walk_among_many_rows_stays_below_a_bound_that_holds(problem: Select
     best = best_ahead(problem)
     assert found.value <= best + 1e-6
     assert found.bound >= best - 1e-6
+
+
+@pytest.mark.parametrize("jobs", [80, 250])
+def test_among_many_jobs_the_choice_is_proven_within_a_hundredth(jobs: int) -> None:
+    draw, contenders = random.Random(jobs), list[Contender]()
+    for j in range(jobs):
+        now, sizes = draw.uniform(500, 5000), draw.sample(range(1, 33), 8)
+        gains = {cores: draw.uniform(50, 500) * cores ** draw.uniform(0.3, 0.9) for cores in sizes}
+        options = tuple(
+            Option(str(cores), {"cpu": float(cores), "memory": draw.uniform(1, 64)}, 1.0, gain, now + gain)
+            for cores, gain in gains.items()
+        )
+        held = {name: amount / 2 for name, amount in options[0].amounts.items()}
+        left = now * draw.lognormvariate(8.0, 1.5)
+        contenders.append(Contender(f"j{j}", left, options, throughput=now, held=held))
+    problem = SelectionProblem(tuple(contenders), {"cpu": 6.0 * jobs, "memory": 14.0 * jobs}, "completion")
+    found = horizon(problem)
+    assert found.bound > found.value >= 0.99 * found.bound
 
 
 def test_a_job_that_ends_soon_leaves_the_room_to_one_that_goes_on() -> None:
