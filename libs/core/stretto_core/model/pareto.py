@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,8 +114,9 @@ class Grid:
         """Return which plans need more than ``room``; broadcasts to :attr:`shape`."""
         cores, memory = self.resources()
         over = (cores > room.cpu_cores + 1e-9) | (memory > room.memory_bytes)
-        x, of_worker, of_ps = self.inputs(1), dict(self.extended.worker), dict(self.extended.ps)
+        of_worker, of_ps = dict(self.extended.worker), dict(self.extended.ps)
         for name in of_worker.keys() | of_ps.keys():
+            x = self.inputs(1)
             counts = (x.workers - self.on_devices) * of_worker.get(name, 0) + x.ps * of_ps.get(name, 0)
             over = over | (counts > room.count_of(name))
         return over | any(group.workers > room.count_of(DEVICES + group.device) for group in self.groups)
@@ -205,10 +206,23 @@ class Verified:
     groups: tuple[WorkerGroup, ...] = ()
 
 
+class Points(NamedTuple):
+    """A Pareto front as arrays, by rising cost per hour."""
+
+    cost: Array
+    throughput: Array
+
+    def beat(self, cost: Array, throughput: Array) -> NDArray[np.bool_]:
+        """Return which points are no faster than one of the front that costs no more."""
+        fastest = np.concatenate([[-np.inf], self.throughput])
+        return throughput <= fastest[np.searchsorted(self.cost, cost, side="right")]
+
+
 @dataclass(frozen=True, slots=True)
 class CandidateProblem:
     """The input of a candidate algorithm. ``room`` is what the whole job may use (None: the grid alone limits it),
-    ``seed`` is for algorithms that draw random numbers. ``devices``: the types that its workers may have."""
+    ``seed`` is for algorithms that draw random numbers. ``devices``: the types that its workers may have. ``had``: the
+    front of other plans; what it beats may be left out."""
 
     model: FittedModel
     batch_size: int
@@ -221,6 +235,7 @@ class CandidateProblem:
     back_s: float = 0.0
     """Time until another worker trains after one was taken away."""
     stage_ratios: tuple[StageRatio, ...] = ()
+    had: Points | None = None
 
     @property
     def workers(self) -> MixedWorkers:
@@ -270,6 +285,8 @@ def exact_front(problem: CandidateProblem) -> list[PricedPlan]:
     cost = np.broadcast_to(problem.grid.cost_per_hour(problem.prices), problem.grid.shape).ravel()
     speed = np.where(problem.beyond_room(), -np.inf, problem.throughput()).ravel()
     found = pareto_indices(cost, speed)
+    if problem.had is not None:  # most of a mix's front is beaten, and a plan takes longer than its numbers
+        found = found[~problem.had.beat(cost[found], speed[found])]
     return [*map(PricedPlan, problem.grid.plans(found), speed[found].tolist(), cost[found].tolist())]
 
 

@@ -276,6 +276,12 @@ def terms_named(form: Form, names: Sequence[str]) -> tuple[Term, ...]:
     return tuple(known[name] if name in known else _on_device(form, name.partition(AT)[2]) for name in names)
 
 
+@lru_cache(maxsize=64)
+def _fitted_terms(form: str, names: tuple[str, ...]) -> tuple[Term, ...]:
+    """Return the terms of a fitted model: a front over devices asks hundreds of times for those of one."""
+    return terms_named(form_named(form), names)
+
+
 def _on_device(form: Form, device: str) -> Term:
     """Return the term of computing of workers on a type of devices, whose units are all alike: coefficient x m."""
     first = form.terms[0]
@@ -317,11 +323,11 @@ def predicted_step_time_s(form: str, coefficients: Mapping[str, float], overlap:
     """Return the predicted T in seconds, in the shape that the inputs broadcast to."""
     shape = np.broadcast_shapes(*(getattr(x, name).shape for name in Inputs.__slots__))
     paths = dict[str, Array]()
-    for term in terms_named(form_named(form), tuple(coefficients)):
+    for term in _fitted_terms(form, tuple(coefficients)):
         coefficient = coefficients[term.name]
         if coefficient > 0:  # broadcasting the small feature arrays keeps a million-plan grid cheap
             path = term.path if overlap > 1 else ""
-            paths[path] = paths.get(path, np.zeros(shape)) + coefficient * term.of(x)
+            paths[path] = (paths[path] if path in paths else np.zeros(shape)) + coefficient * term.of(x)
     if len(paths) > 1:
         return np.maximum(combined(np.stack(list(paths.values())), overlap), 1e-12)
     return np.maximum(next(iter(paths.values()), np.zeros(shape)), 1e-12)

@@ -23,6 +23,7 @@ from stretto_core.model.pareto import (
     CandidateAlgorithm,
     CandidateProblem,
     Grid,
+    Points,
     PricedPlan,
     Verified,
     pareto_indices,
@@ -51,11 +52,19 @@ def fronts(
     mixed = [*grids(problem, current, workers_max)]
     if not mixed:
         return found, considered
+    had = _points(found)
     for grid in mixed:
-        found += algorithm(replace(problem, grid=grid))
         considered += int(np.prod(grid.shape))
-    cost, speed = (np.array([getattr(plan, name) for plan in found]) for name in ("cost_per_hour", "throughput"))
-    return [found[index] for index in pareto_indices(cost, speed)], considered
+        if more := algorithm(replace(problem, grid=grid, had=had)):
+            found += more
+            every = Points(*map(np.append, had, _points(more)))
+            kept = pareto_indices(*every)
+            found, had = [found[index] for index in kept], Points(every.cost[kept], every.throughput[kept])
+    return found, considered
+
+
+def _points(plans: Sequence[PricedPlan]) -> Points:
+    return Points(*(np.array([getattr(plan, name) for plan in plans]) for name in ("cost_per_hour", "throughput")))
 
 
 def grids(problem: CandidateProblem, current: Plan, workers_max: int) -> Iterator[Grid]:
