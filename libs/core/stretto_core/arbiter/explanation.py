@@ -149,21 +149,23 @@ def alternatives(choice: Choice, most: int) -> list[Alternative]:
         offered.get(str(index)) or as_option(index, candidate, choice.computed, here, choice.profile)
         for index, candidate in others
     ]
-    rows: list[tuple[bool, float, Candidate]] = []
     terms = choice.problem.values(choice.contender, options)
-    for (_, candidate), term in zip(others, terms, strict=True):
-        affordable = (choice.profile.resources(candidate.plan) - here).fits(choice.free)
-        rows.append((not (affordable and identified(candidate)), -term, candidate))
-    rows.sort(key=lambda row: row[:2])
+    best_first = sorted(zip(terms, (candidate for _, candidate in others), strict=True), key=lambda row: -row[0])
+    affordable, beyond = list[tuple[float, Candidate]](), list[tuple[float, Candidate]]()
+    for term, candidate in best_first:
+        if len(affordable) == most:  # the resources of a plan take longer than all else of a candidate
+            break
+        more = choice.profile.resources(candidate.plan) - here
+        (affordable if identified(candidate) and more.fits(choice.free) else beyond).append((term, candidate))
     return [
         Alternative(
             plan=row.plan,
             throughput=row.throughput,
             cost_per_hour=row.cost_per_hour,
-            efficiency=-negative_term,
+            efficiency=term,
             why_not=why_not(choice, row),
         )
-        for _, negative_term, row in rows[:most]
+        for term, row in [*affordable, *beyond][:most]
     ]
 
 

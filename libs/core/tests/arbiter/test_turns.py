@@ -10,9 +10,12 @@ from arbiter_builders import offer, started
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from job_builders import job_ended, plan_applied
+from stretto_core.arbiter import rounds
+from stretto_core.arbiter.explanation import Choice, alternatives
 from stretto_core.arbiter.selection import Objective, Selection
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.machine import Tick
+from stretto_messages.arbiter import Alternative
 from stretto_messages.base import GIB
 from stretto_messages.values import Resources
 
@@ -96,3 +99,27 @@ def test_a_plan_that_leaves_others_room_is_not_called_the_best_of_its_job() -> N
     decided = [action.fact for action in machine.handle(Tick(), 1002.0)]
     assert [fact.plan.workers for fact in decided] == [3, 3]
     assert all("gain = 500, number 2 of 2 worthwhile plans" in " ".join(fact.reasons) for fact in decided)
+
+
+def test_the_alternatives_told_are_the_first_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[Choice]()
+
+    def watched(choice: Choice, most: int) -> list[Alternative]:
+        asked.append(choice)
+        return alternatives(choice, most)
+
+    monkeypatch.setattr(rounds, "alternatives", watched)
+    machine = started(ArbiterSettings(Resources(8.0, 100 * GIB), settle_s=0.0), 1)
+    machine.state.last_round_s = 1000.0
+    offer(machine, "job-0", 1000.0, (9, 900.0), (2, 500.0), (3, 700.0), (20, 950.0), (5, 800.0), (4, 600.0))
+    machine.handle(Tick(), 1002.0)
+    (choice,) = asked
+    every = alternatives(choice, 100)
+    assert len(every) == 5
+    beyond = [each.plan.workers for each in every if "more" in each.why_not]
+    assert beyond == [each.plan.workers for each in every[-2:]], "those that do not fit come last"
+    assert {*beyond} == {9, 20}
+    for some in (every[:3], every[3:]):
+        assert [each.efficiency for each in some] == sorted((each.efficiency for each in some), reverse=True)
+    for most in range(6):
+        assert alternatives(choice, most) == every[:most]
