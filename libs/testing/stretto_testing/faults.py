@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -10,7 +11,8 @@ from stretto_wire.contract.registry import STATE, STREAM
 
 from stretto_testing.installation import Replica, SimulatedInstallation, SimulatedPod
 from stretto_testing.nodes import SimulatedProcess
-from stretto_testing.pods import PodProcess
+from stretto_testing.processes.pods import PodProcess
+from stretto_testing.upgrades import there_and_back
 
 WITHIN_S = 25.0
 """Time of a history in which faults begin."""
@@ -54,6 +56,8 @@ KINDS = {
 """Kinds of faults, and how often each is drawn."""
 POWER = "power server"
 """Kind of the fault that histories of their own have, after which no more is promised than of what comes later."""
+UPGRADE = "upgrade services"
+"""Kind of the fault that histories of their own have: the next version comes, and goes again."""
 CUTS = {"cut": (True, True), "mute": (True, False), "deafen": (False, True)}
 """Kinds of cuts, and whether nothing passes from the process, or to the process."""
 LASTS_S = {"freeze worker": 45.0, "kill server": 8.0}
@@ -80,6 +84,7 @@ class Faults:
         self._simulation = installation.simulation
         self.injected: list[str] = []
         """Faults that had a victim, with its name"""
+        self.upgrades: list[asyncio.Task[None]] = []
         loop = self._simulation.loop
         self.end_s = loop.time() + max((fault.at_s + fault.lasts_s for fault in faults), default=0.0)
         for fault in faults:
@@ -94,6 +99,11 @@ class Faults:
         if whom == "stream":
             self._note(fault, STREAM if fault.lot < 0.7 else STATE)
             self._fill(STREAM if fault.lot < 0.7 else STATE, fault.lasts_s)
+        elif whom == "services":
+            names = list(dict.fromkeys(each.service for each in self._at.replicas if each.service))
+            chosen = names if fault.lot < 0.5 else [names[int((fault.lot - 0.5) * 2 * len(names))]]
+            self._note(fault, ", ".join(chosen))
+            self.upgrades.append(self._at.run(there_and_back(self._at, chosen, fault.lasts_s)))
         elif whom == "job":
             job = [*self._at.jobs.values()][int(fault.lot * len(self._at.jobs))]
             self._note(fault, job.name)
@@ -118,10 +128,8 @@ class Faults:
         self._later(lasts_s, lambda: stream.configure(stream.config))
 
     def _note(self, fault: Blow, victim: str) -> None:
-        now_s = self._simulation.loop.time()
-        self.injected.append(f"{fault.kind}: {victim} at {now_s:.3f} s")
-        for job in self._at.jobs.values():
-            job.troubled_until_s = max(job.troubled_until_s, now_s + fault.lasts_s)
+        self.injected.append(f"{fault.kind}: {victim} at {self._simulation.loop.time():.3f} s")
+        self._at.trouble(fault.lasts_s)
 
     def _hit(self, fault: Blow, what: str, victim: Replica | SimulatedPod | PodProcess) -> None:
         """Light a fuse: the fault comes between two steps of its victim."""

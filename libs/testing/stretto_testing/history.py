@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
 from types import MappingProxyType
@@ -16,19 +17,25 @@ from stretto_dispatcher.service import Dispatcher
 from stretto_parameters.records import Own
 
 from stretto_testing.checks import Check
-from stretto_testing.faults import POWER, WITHIN_S, Blow, Faults, drawn
+from stretto_testing.faults import POWER, UPGRADE, WITHIN_S, Blow, Faults, drawn
 from stretto_testing.installation import SimulatedInstallation, until
 from stretto_testing.invariants import Watch, books, decided_again, files
 from stretto_testing.jetstream.streams import Kept, KeptStream
 from stretto_testing.loop import Stuck
-from stretto_testing.services import DECIDING, Conditions, folder_of, own
+from stretto_testing.processes.services import DECIDING, Conditions, folder_of, own
+from stretto_testing.processes.versions import worded
 from stretto_testing.simulation import Simulation
-from stretto_testing.training import BATCH, BATCHES_PER_SHARD, Job
+from stretto_testing.upgrades import obey
+from stretto_testing.processes.training import BATCH, BATCHES_PER_SHARD, Job
 
 FAULTS_MOST = 8
 WHOLE_EVERY = 6
 POWER_EVERY, POWER_AT = 12, 3
 """Every so many histories, and which of these, end with a loss of power; none of them has all services."""
+UPGRADE_EVERY, UPGRADE_AT, UPGRADE_WHOLE_AT = 12, 9, 6
+"""Every so many histories, and which of these, upgrade services and take that back; the latter ones have all services."""
+WORDED_SHARE = 0.5
+"""Share of upgrades whose versions differ in what they write."""
 LIVE_WITHIN_S, CALMS_S = 240.0, 10.0
 """Times after the last fault within which every job ends, and after which everybody is connected."""
 
@@ -74,6 +81,12 @@ class History:
         self._faults = drawn(draw, FAULTS_MOST) if faults is None else [*faults]
         if faults is None and seed % POWER_EVERY == POWER_AT:
             self._faults.append(Blow(round(Random(f"power {seed}").uniform(3.0, WITHIN_S), 3), POWER, 2.0, 1, 0.0))
+        upgrade = Random(f"upgrade {seed}")
+        if faults is None and seed % UPGRADE_EVERY in (UPGRADE_AT, UPGRADE_WHOLE_AT):
+            at_s, lasts_s = round(upgrade.uniform(2.0, WITHIN_S), 3), round(upgrade.uniform(0.0, 10.0), 3)
+            self._faults.append(Blow(at_s, UPGRADE, lasts_s, 1, round(upgrade.random(), 6)))
+        self._is_upgraded = any(fault.kind == UPGRADE for fault in self._faults)
+        self._is_worded = self._is_upgraded and Random(f"worded {seed}").random() < WORDED_SHARE
         self._loses_power = any(fault.kind == POWER for fault in self._faults)
         self._jobs = [
             Job(f"job-{number}", BATCH * BATCHES_PER_SHARD * draw.randrange(10, 40), draw.randrange(1, 3))
@@ -103,7 +116,7 @@ class History:
         simulation.server.on_stored = self._stored
         before = structlog.get_config()
         structlog.configure(processors=[self._logged], cache_logger_on_first_use=False)
-        with own(self._conditions.folder), simulation:
+        with own(self._conditions.folder), worded() if self._is_worded else nullcontext(), simulation:
             try:
                 simulation.run(self._live())
             except (Stuck, Fault) as error:
@@ -113,7 +126,7 @@ class History:
         outcome.broken += self._watch.broken + [f"{Check.ERRORS}: {text}" for text in simulation.faults]
         if not any("worker" in fault or "kill ps" in fault for fault in outcome.injected):
             outcome.broken += self._watch.expired
-        if all(fault.startswith(("kill replica", "stop replica")) for fault in outcome.injected):
+        if all(fault.startswith(("kill replica", "stop replica", UPGRADE)) for fault in outcome.injected):
             outcome.broken += self._watch.failed
         outcome.events = self._watch.events
         outcome.simulated_s, outcome.steps = simulation.loop.time(), simulation.loop.steps
@@ -122,6 +135,7 @@ class History:
     async def _live(self) -> None:
         simulation, outcome = self._simulation, self._outcome
         installation = await SimulatedInstallation.open(simulation, self._conditions.cores, self._conditions.window_s)
+        installation.is_upgraded, installation.is_worded = self._is_upgraded, self._is_worded
         faults = Faults(installation, list(self._faults))
         outcome.injected = faults.injected
         for kind in self._services:
@@ -130,6 +144,8 @@ class History:
             installation.run_service(
                 lambda: self._conditions.make_actuator(installation.place.backend()), self._replicas
             )
+        if self._is_upgraded:
+            installation.run(obey(installation, self._watch.services))
         for name, program in self._programs.items():
             installation.run_program(name, program)
         for job in self._jobs:
@@ -145,7 +161,10 @@ class History:
                 f"{Check.LIVENESS}: not over {LIVE_WITHIN_S:g} s after the last fault: {', '.join(late)}"
             )
             return
-        await asyncio.sleep(max(0.0, faults.end_s - simulation.loop.time()) + CALMS_S)
+        await asyncio.sleep(max(0.0, faults.end_s - simulation.loop.time()))
+        if not await until(lambda: all(upgrade.done() for upgrade in faults.upgrades), LIVE_WITHIN_S):
+            outcome.broken.append(f"{Check.LIVENESS}: the upgrade was not taken back within {LIVE_WITHIN_S:g} s")
+        await asyncio.sleep(CALMS_S)
         outcome.broken += books(installation) + self._watch.letters()
         simulation.server.lag_share = 0.0  # whoever looks for himself may be shown less than there is
         services = [self._conditions.make(kind) for kind in self._services]

@@ -21,10 +21,11 @@ from stretto_wire.contract.registry import DEAD_LETTERS, STREAM, subject_of
 from stretto_wire.surroundings import chance
 
 from stretto_testing.jetstream.streams import SECOND_NS
-from stretto_testing.nodes import SimulatedProcess
-from stretto_testing.pods import PodProcess, SimulatedPlace
+from stretto_testing.nodes import SimulatedProcess, Wording
+from stretto_testing.processes.pods import PodProcess, SimulatedPlace
 from stretto_testing.simulation import URL, Simulation
-from stretto_testing.training import Job, SimulatedWorker
+from stretto_testing.processes.training import Job, SimulatedWorker
+from stretto_testing.processes.versions import next_version
 
 STARTS_S, STOPS_S = 1.5, 15.0
 """Longest times until a process that has ended has a successor, and until one that is asked to end is killed."""
@@ -46,12 +47,25 @@ class Silent(Health):
 
 @dataclass(eq=False)
 class Replica:
-    """A process of a service, or of a program that is not Stretto's, and each process that is started in its place."""
+    """A process of a service, or of a program that is not Stretto's, and each process that is started in its place.
+
+    ``service``: its name; empty for a program. ``is_next``: the process that is started next is of the next version.
+    """
 
     name: str
     make: Callable[[], Service | Coroutine[Any, Any, Any]]
+    service: str = ""
     node: SimulatedProcess | None = None
     runner: Runner | None = None
+    is_next: bool = False
+    is_followed: bool = True
+    """Another process is started once this one has ended."""
+
+    @property
+    def report(self) -> dict[str, Any]:
+        """What ``/readyz`` says of it; nothing of a program, or of a process that has ended."""
+        is_there = self.runner is not None and self.node is not None and not self.node.is_dead
+        return self.runner.report() if is_there and self.runner is not None else {}
 
 
 @dataclass(eq=False)
@@ -74,6 +88,9 @@ class SimulatedInstallation:
     replicas: list[Replica] = field(default_factory=list[Replica])
     pods: list[SimulatedPod] = field(default_factory=list[SimulatedPod])
     serial: count[int] = field(default_factory=count)
+    is_upgraded: bool = False
+    is_worded: bool = False
+    """Versions of services differ in what they write."""
 
     @classmethod
     async def open(cls, simulation: Simulation, cores: float, window_s: float) -> SimulatedInstallation:
@@ -106,20 +123,25 @@ class SimulatedInstallation:
         if not isinstance(service, Service):
             replica.node = self.simulation.process(replica.name, service)
             return
+        replica.service = service.name
         replica.name = f"{service.name}-{next(self.serial)}"
+        replica.runner = runner = Runner(next_version(service) if replica.is_next else service, Silent)
 
         async def serve() -> None:
-            replica.runner = Runner(service, Silent)
-            await replica.runner.run()
-            self._later(chance().uniform(0, STARTS_S), lambda: self.start(replica))
+            await runner.run()
+            if replica.is_followed:
+                self._later(chance().uniform(0, STARTS_S), lambda: self.start(replica))
 
-        replica.node = self.simulation.process(replica.name, serve())
+        replica.node = node = self.simulation.process(replica.name, serve())
+        if self.is_worded:
+            node.wording = Wording.NEWER if replica.is_next else Wording.OLDER
 
     def kill(self, replica: Replica) -> None:
         """Kill a replica; another process takes its place some time later."""
         if replica.node is not None and not replica.node.is_dead:
             self.simulation.kill(replica.node)
-            self._later(self.simulation.chance.uniform(0, STARTS_S), lambda: self.start(replica))
+            if replica.is_followed:
+                self._later(self.simulation.chance.uniform(0, STARTS_S), lambda: self.start(replica))
 
     def stop(self, replica: Replica) -> None:
         """Ask a replica to end, as SIGTERM does; another process takes its place."""
@@ -163,11 +185,17 @@ class SimulatedInstallation:
         draw = self.simulation.chance
         self._later(draw.uniform(0.5, 10.0), lambda: self.start_worker(pod.job))
         if draw.random() < TELLS_EXIT_SHARE:
-            self._later(draw.uniform(0.1, 5.0), lambda: self._run(self._tell_exit(pod)))
+            self._later(draw.uniform(0.1, 5.0), lambda: self.run(self._tell_exit(pod)))
+
+    def trouble(self, lasts_s: float) -> None:
+        """Note that something is wrong, and how long it lasts: nobody is promised a quick answer."""
+        until_s = self.simulation.loop.time() + lasts_s
+        for job in self.jobs.values():
+            job.troubled_until_s = max(job.troubled_until_s, until_s)
 
     def store_poison(self, job: Job) -> None:
         """Store a message about a job that nobody can read."""
-        self._run(self._store_poison(job))
+        self.run(self._store_poison(job))
 
     async def _store_poison(self, job: Job) -> None:
         message_id = f"{POISON}{next(self.serial)}"
@@ -183,8 +211,9 @@ class SimulatedInstallation:
     def _later(self, delay_s: float, action: Callable[[], Any]) -> None:
         self.simulation.loop.call_later(delay_s, action, context=self.simulation.loop.root.context)
 
-    def _run(self, work: Any) -> None:
-        self.simulation.loop.begin(self.simulation.loop.root, work)
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Begin what is no process's own work."""
+        return self.simulation.loop.begin(self.simulation.loop.root, work)
 
 
 async def until(condition: Callable[[], bool], timeout_s: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+from collections.abc import Sequence
 from pathlib import Path
 
 from stretto_bus.received import header_lines
@@ -24,7 +24,9 @@ from stretto_wire.contract.registry import DEAD_LETTERS, STREAM
 from stretto_testing.checks import Check
 from stretto_testing.installation import POISON, SimulatedInstallation
 from stretto_testing.jetstream.streams import Kept, KeptStream
-from stretto_testing.training import COLUMNS
+from stretto_testing.nodes import Wording
+from stretto_testing.processes.training import COLUMNS
+from stretto_testing.processes.versions import next_version
 
 MOVED = "moved during the exports"
 """Words of the one failure of a checkpoint that needs no fault."""
@@ -37,8 +39,8 @@ CHECKPOINTS_LEFT_MOST = 3
 class Watch:
     """Looks at every stored message; ``services`` are those that run. ``broken`` has what must not be."""
 
-    def __init__(self, services: Collection[str], cores: float) -> None:
-        self._services, self._cores = services, cores
+    def __init__(self, services: Sequence[str], cores: float) -> None:
+        self.services, self._cores = services, cores
         self.finished: dict[str, JobFinished] = {}
         self.events: list[int] = []
         """Sequences of all events"""
@@ -97,7 +99,7 @@ class Watch:
         if output.startswith(POISON):  # whoever stored it may have had no answer
             self._poison.append(kept.seq)
         made = input_seq(output)
-        if service in self._services:
+        if service in self.services:
             owner = CLUSTER_PARTITION if made is not None and of_cluster(made[0]) else partition
             self._owned(f"{service}.{owner}", kept, writer)
         if output in self._outputs and made is not None:
@@ -183,8 +185,20 @@ def files(installation: SimulatedInstallation, folder: Path) -> list[str]:
 
 
 async def decided_again(installation: SimulatedInstallation, service: Service) -> list[str]:
-    """Return the decisions that the stream does not give again, byte for byte."""
+    """Return the decisions that the stream does not give again, byte for byte, under any version that ran."""
+    found = await _decided_otherwise(installation, service, Wording.OLDER if installation.is_worded else Wording.PRESENT)
+    if found and installation.is_upgraded:
+        wording = Wording.NEWER if installation.is_worded else Wording.PRESENT
+        others = await _decided_otherwise(installation, next_version(service), wording)
+        found = [text for text in found if text in others]
+    return found
+
+
+async def _decided_otherwise(installation: SimulatedInstallation, service: Service, wording: Wording) -> list[str]:
+    """Return the decisions that one version takes otherwise."""
     found: list[str] = []
+    root = installation.simulation.loop.root
+    before, root.wording = root.wording, wording
     for job in installation.jobs.values():
         done = await replay(BusStreams(installation.client.bus), service, job.name)
         found += [
@@ -193,4 +207,5 @@ async def decided_again(installation: SimulatedInstallation, service: Service) -
             if decision.verdict not in ("same", "not replayed")
         ]
         found += [f"{Check.REPLAY}: {job.name}: {text}" for text in done.missing]
+    root.wording = before
     return found

@@ -7,10 +7,21 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from random import Random
 from typing import Any
 
 from stretto_wire.surroundings import CURRENT, Surroundings
+
+
+class Wording(Enum):
+    """How a process writes records: as its version does (``processes.versions``)."""
+
+    PRESENT = auto()
+    OLDER = auto()
+    """Fields that have their default are left out: they came with a later version."""
+    NEWER = auto()
+    """Each record has a field that nobody else knows."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +40,7 @@ class SimulatedProcess:
     fuse: int = -1
     """Number of steps until ``burnt`` is called; negative: never."""
     burnt: Callable[[], None] | None = None
+    wording: Wording = Wording.PRESENT
     wall_ahead_ns: int = 0
     """The process's wall clock less the simulation's."""
     tasks: list[asyncio.Task[Any]] = field(default_factory=list[Any])

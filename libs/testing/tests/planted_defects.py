@@ -24,9 +24,11 @@ from stretto_core.dispatcher.recomputing import EndedSince
 from stretto_core.dispatcher.state import LedgerState
 from stretto_runtime.owner.dead_letters import DeadLetters
 from stretto_runtime.owner.session import Session
+from stretto_runtime.owner.state.state_codec import StateCodec
 from stretto_runtime.owner.tenure import succession
 from stretto_runtime.owner.tenure.ownership import Ownership
 from stretto_testing.history import WHOLE_EVERY, History
+from stretto_wire import codec
 
 
 @dataclass(frozen=True)
@@ -124,6 +126,24 @@ PLANTS = [
         Ownership._refresh_surely,
         "self._begin_again()",
         "self.refresh()",
+    ),
+    Plant(
+        "the next version continues a state as it is",
+        StateCodec.build,
+        "to_json(migrate(document.whole, document.version))",
+        "to_json(document.whole)",
+    ),
+    Plant(
+        "the next version saves states in a shape that the one before cannot read",
+        StateCodec.content,
+        'if getattr(machine, "storage_version", version) != version:',
+        "if False:",
+    ),
+    Plant(
+        "a reader refuses fields that a later version added",
+        codec.decode,
+        'extra="ignore"',
+        'extra="forbid"',
     ),
     Plant(
         "the arbiter gives away what other jobs hold",

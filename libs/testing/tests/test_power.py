@@ -11,9 +11,9 @@ from stretto_dispatcher.service import Dispatcher
 from stretto_installation.provision import make_stream
 from stretto_runtime.owner.tenure.ownership import Ownership
 from stretto_testing.installation import SimulatedInstallation, until
-from stretto_testing.services import Conditions
+from stretto_testing.processes.services import Conditions
 from stretto_testing.simulation import URL, Simulation
-from stretto_testing.training import BATCH, BATCHES_PER_SHARD, Job
+from stretto_testing.processes.training import BATCH, BATCHES_PER_SHARD, Job
 from stretto_wire.contract.registry import STATE, STATE_PREFIX, STREAM, partition_of
 
 SAMPLES = 10 * BATCH * BATCHES_PER_SHARD
