@@ -6,26 +6,31 @@ import asyncio
 from itertools import count
 from pathlib import Path
 
+import pytest
 from stretto_bus.bus import Bus
 from stretto_dispatcher.service import Dispatcher
 from stretto_installation.provision import make_stream
+from stretto_messages.gateway import JobCancelled
 from stretto_runtime.owner.tenure.ownership import Ownership
 from stretto_testing.installation import SimulatedInstallation, until
 from stretto_testing.processes.services import Conditions
-from stretto_testing.simulation import URL, Simulation
 from stretto_testing.processes.training import BATCH, BATCHES_PER_SHARD, Job
+from stretto_testing.simulation import URL, Simulation
 from stretto_wire.contract.registry import STATE, STATE_PREFIX, STREAM, partition_of
 
 SAMPLES = 10 * BATCH * BATCHES_PER_SHARD
 AWAY_S, OVER_WITHIN_S = 1.0, 60.0
 
 
-async def lost(simulation: Simulation, stream: str, since_ns: int) -> None:
-    """Let a stream lose what was stored since then, with the power of its server."""
+async def lost(simulation: Simulation, stream: str, since_ns: int) -> int:
+    """Let a stream lose what was stored since then, with the power of its server; return how many messages it was."""
     simulation.server.kill()
-    simulation.server.api.streams[stream].lose(since_ns)
+    kept = simulation.server.api.streams[stream]
+    end = kept.last_seq
+    kept.lose(since_ns)
     await asyncio.sleep(AWAY_S)
     simulation.server.start()
+    return end - kept.last_seq
 
 
 def test_a_partition_is_taken_again_whose_entry_is_lost() -> None:
@@ -44,8 +49,11 @@ def test_a_partition_is_taken_again_whose_entry_is_lost() -> None:
     assert again > first > 0
 
 
-def test_a_job_is_trained_although_its_log_ends_before_what_was_handled(tmp_path: Path) -> None:
-    """The bucket says that more was handled than the stream has: what comes next is no repetition."""
+@pytest.mark.parametrize("others_share", [0.0, 0.5, 2.0])
+def test_a_job_is_trained_although_the_log_has_lost_what_was_handled(tmp_path: Path, others_share: float) -> None:
+    """The bucket says that more was handled than the stream has, or had when the job came: what is there now is no
+    repetition. Nobody is connected before others have stored so much of what was lost, behind the job.
+    """
     first = Job("first", SAMPLES, 1)
     late = next(
         name for name in (f"late-{number}" for number in count()) if partition_of(name) == partition_of("first")
@@ -59,9 +67,15 @@ def test_a_job_is_trained_although_its_log_ends_before_what_was_handled(tmp_path
         await installation.submit(first, 2)
         assert await until(lambda: first.is_over, OVER_WITHIN_S)
         await asyncio.sleep(AWAY_S)  # until everything is in a snapshot
-        await lost(simulation, STREAM, before_ns)
+        gone = await lost(simulation, STREAM, before_ns)
+        if others_share:
+            for event in (job.submission, *(JobCancelled(job=f"job-{n}") for n in range(int(others_share * gone)))):
+                installation.store_at_once(event)
         await asyncio.sleep(10 * AWAY_S)
+        end = simulation.server.api.streams[STREAM].last_seq
         await installation.submit(job, 2)
+        told = simulation.server.api.streams[STREAM].last_seq - end
+        assert told < gone / 2, "owners fill the place of what was lost"
         return await until(lambda: job.is_over, OVER_WITHIN_S)
 
     job = Job(late, SAMPLES, 1)

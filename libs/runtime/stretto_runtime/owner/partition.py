@@ -22,6 +22,7 @@ from stretto_runtime.owner.journal import Journal
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.reports import Reports
 from stretto_runtime.owner.session import Orders, Parts, Session
+from stretto_runtime.owner.state.lost_end import is_replaced, kept_until
 from stretto_runtime.owner.state.recovery import Loaded, load
 from stretto_runtime.owner.state.snapshots import Snapshots
 from stretto_runtime.owner.tenure.succession import finish, published_ids
@@ -138,6 +139,15 @@ class Partition:
                     raise
                 loaded = loaded.without(fault.key)
 
+    async def _kept(self, loaded: Loaded, fence: Fence) -> int | None:
+        """Return the last sequence that the log kept where its server has lost its end; None: it has everything."""
+        bus, last = self._context.bus, loaded.last_input(f"journal.{self._context.service.name}.{self.number}")
+        if fence.seq > loaded.reached and not await is_replaced(bus, last):
+            return None
+        kept = await kept_until(bus, last, fence.seq)
+        log.error("the server lost the end of the log; what was handled stays", kept=kept, handled_to=loaded.reached)
+        return kept
+
     async def _take_and_serve(self) -> None:
         context, service = self._context, self._context.service
         await learn_streams(context.bus)
@@ -150,12 +160,12 @@ class Partition:
         fence = Fence(subject, await context.bus.store(subject, body))
         writer = Writer(context.bus, fence, self._orders.wake)
         loaded = await load(snapshots, service, fence.seq, context.bus.facts_kept_s)
-        if fence.seq <= (reached := loaded.reached):
-            log.error("the server lost the end of the log; what was handled stays", end=fence.seq, handled_to=reached)
+        if (kept := await self._kept(loaded, fence)) is not None:
+            handled_to, loaded = None, loaded.rewound(kept)
             body = Term.of(service).body(context.ownership.member, self.epoch, None)
-            while fence.seq <= reached:  # else what comes next would pass for what was handled
-                fence = Fence(subject, await context.bus.store(subject, body, fence.headers()))
+            fence = Fence(subject, await context.bus.store(subject, body, fence.headers()))
             writer = Writer(context.bus, fence, self._orders.wake)
+            await snapshots.save(loaded.documents, loaded.cursor)  # else a successor would rewind what we handle now
         await DeadLetters(context, writer).set_aside(loaded.damages)  # before anything replaces them
         if handled_to is None or loaded.fell_back:
             loaded = await self._finish(loaded, snapshots, fence)

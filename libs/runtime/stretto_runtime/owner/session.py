@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault
 from stretto_bus.reading.catchup import MergedConsumer, open_consumer
 from stretto_bus.reading.ordered_consumer import OrderedConsumer
@@ -22,6 +21,7 @@ from stretto_runtime.owner.journal import Journal
 from stretto_runtime.owner.reports import Reports
 from stretto_runtime.owner.requests import Requests
 from stretto_runtime.owner.side_effects import SideEffects
+from stretto_runtime.owner.state.lost_end import Breaks, LogPlace, state_of
 from stretto_runtime.owner.state.saving import LastSaves, Unsaved, next_save
 from stretto_runtime.owner.state.snapshots import Cursor, Snapshots
 
@@ -53,23 +53,6 @@ class Orders:
     stop: asyncio.Event
 
 
-async def _in_log(bus: Bus, name: str) -> int:
-    """Return a number of the state of the stream of facts."""
-    return int((await bus.ask(f"STREAM.INFO.{STREAM}"))["state"][name])
-
-
-async def _holds(bus: Bus, reached: int) -> bool:
-    """Return True if the log holds what was handled or stored, False if nobody tells now, as while a leader is elected:
-    the next turn asks again, and until then the fence protects. Raises BusFault: a server has lost the log's end."""
-    try:
-        end = await _in_log(bus, "last_seq")
-    except BusFault:
-        return False
-    if end < reached:
-        raise BusFault(f"{STREAM} ends at {end}, and {reached} was handled or stored: its server lost the rest")
-    return True
-
-
 class Session:
     """One ownership of a partition, from its loaded snapshot to its end."""
 
@@ -77,7 +60,7 @@ class Session:
         cursor, handling = parts.cursor, parts.handling
         self.live = False
         self._number, self._epoch, self._fence = parts.number, parts.epoch, parts.fence
-        self._connection_broke = False
+        self._breaks = Breaks()
         self._stop = orders.stop
         self._context = context
         self._service = context.service
@@ -88,7 +71,7 @@ class Session:
         self._journal = parts.journal
         self._reports = parts.reports
         self._gathering_due = False
-        self._seq = cursor.seq
+        self._seq, self._stored_s = cursor.seq, cursor.time_us / 1e6  # of the last input, and 0 if that is unknown
         self._saved_seq = cursor.seq
         self._scan_from = cursor.out_seq
         self._unsaved = 0
@@ -112,7 +95,8 @@ class Session:
             reconnects.remove(self._reconnected)
 
     def _reconnected(self) -> None:
-        self._connection_broke = True
+        reached = max(self._seq, self._writer.last_seq, self._journal.stored_seq)
+        self._breaks.note(reached, LogPlace(self._seq, self._stored_s))
         self._wake.set()
 
     async def _run(self) -> None:
@@ -137,7 +121,7 @@ class Session:
                         self._journal.came_back()
                     handled = self._handling.reports_handled
                     await self._handling.handle(stored)
-                    self._seq = stored.seq
+                    self._seq, self._stored_s = stored.seq, stored.time_s
                     self._unsaved += 1 + self._handling.reports_handled - handled
                 await self._check()
                 if not self.live:
@@ -167,12 +151,10 @@ class Session:
         self._writer.check()
         if self._journal.fault is not None:
             raise self._journal.fault
-        if self._connection_broke:
-            self._connection_broke = False
+        if self._breaks.pending:
             if not (self._writer.idle and self._journal.idle):
                 raise BusFault("the connection broke while outputs were on their way")
-            reached = max(self._seq, self._writer.last_seq, self._journal.stored_seq)
-            self._connection_broke = not await _holds(self._context.bus, reached)
+            await self._breaks.look(self._context.bus)
 
     async def _go_live(self) -> None:
         await self._requests.open()
@@ -254,7 +236,8 @@ class Session:
         await self._writer.drain()
         # until everything before our fence is replayed, our successor must scan our predecessors' outputs, as we did
         out_seq = self._writer.last_seq if self.live else self._scan_from
-        cursor = Cursor(self._seq, out_seq, self._service.version, reports=self._reports.position)
+        reports, time_us = self._reports.position, round(1e6 * self._stored_s)
+        cursor = Cursor(self._seq, out_seq, self._service.version, reports=reports, time_us=time_us)
         await self._save(sorted(self._machines.dirty), cursor)
         self._saved_seq = self._seq
         self._unsaved = 0
@@ -283,7 +266,7 @@ class Session:
         documents = self._machines.aged_out(self._now_s)
         if not documents:
             return
-        first_seq = await _in_log(self._context.bus, "first_seq")
+        first_seq = await state_of(self._context.bus, "first_seq")
         gone = {key: document for key, document in documents.items() if document.seq < first_seq}
         if len(gone) < len(documents):  # this stream keeps its messages longer than ours do
             self._forget_next_s = self._loop.time() + FORGET_AGAIN_S

@@ -18,6 +18,7 @@ from stretto_messages.base import Message
 from stretto_messages.planner import HistoryRecorded
 from stretto_runtime.spent_names import DamagedNames, SpentShard, by_shard
 
+from ..streams.continuity import EndLost
 from ..streams.retention import Retention
 from ..streams.stored_events import StoredEvent, trace_id_of
 from .projection import Projection
@@ -70,6 +71,8 @@ class FollowedStream(Protocol):
     ) -> None:
         """Read everything stored from the start on, for ever; call ``advanced`` after each batch, ``caught_up`` once.
 
+        Raises EndLost: events that were read are not there any more.
+
         ``apply`` gets an event, its sequence, its time and its ``traceparent``; ``report`` gets telemetry and its time.
         """
         ...
@@ -105,7 +108,10 @@ class Follower:
         return self._traceparents.get(job, "")
 
     async def follow(self, observe: Callable[[Message, float], None]) -> None:
-        """Keep the projection up to date; never returns. ``observe`` gets each event and its time before the fold."""
+        """Keep the projection up to date; never returns. ``observe`` gets each event and its time before the fold.
+
+        Raises EndLost: the projection is empty then. Raises BusFault: the stream cannot be read.
+        """
 
         def apply(message: Message, seq: int, time_s: float, traceparent: str) -> None:
             if isinstance(message, NAMING) and self._is_forgotten(message.job):
@@ -137,7 +143,18 @@ class Follower:
                 apply(wire.parse(kept.subject, kept.data.encode()), kept.seq, kept.time_s, kept.traceparent)
             except Exception as error:  # as in the stream: one unreadable job must not hide all others
                 log.error("a retained message is skipped", subject=kept.subject, seq=kept.seq, error=str(error))
-        await self._stream.fold(apply, self.projection.report, caught_up, advanced)
+        try:
+            await self._stream.fold(apply, self.projection.report, caught_up, advanced)
+        except EndLost:
+            self._begin_again()
+            raise
+
+    def _begin_again(self) -> None:
+        """Forget what was read: a part of it never happened to anybody who reads the stream now."""
+        self.ready = False
+        self.projection.clear()
+        self.retention.clear()
+        self._traceparents.clear()
 
     async def until_shown(self, reached: Callable[[], bool]) -> None:
         """Wait until the projection shows a change, so that a client reads its own writes; at most READ_BACK_S."""

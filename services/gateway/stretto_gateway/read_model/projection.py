@@ -77,6 +77,12 @@ class Projection:
         for known in (self.jobs, self.history, self._evidence):
             known.pop(job, None)
 
+    def clear(self) -> None:
+        """Forget everything, before the stream is read again from its first event on."""
+        self.last_seq = self.strangers = 0
+        for known in (self.jobs, self.history, self._evidence):
+            known.clear()
+
     def readable(self, reads: Reads) -> list[views.JobView]:
         """Return the views of the jobs of the teams that may be read."""
         return [view for view in self.jobs.values() if reads(view.team)]

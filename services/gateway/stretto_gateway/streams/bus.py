@@ -27,6 +27,7 @@ from stretto_wire.contract.registry import AUDIT, AUDIT_SUBJECT, PARTITIONS, SER
 from stretto_wire.rest.answers import ServiceView
 
 from ..problems import Problem, kind_of
+from .continuity import Continuity, while_whole
 from .stored_events import NewestEvents, Selection, StoredEvent, trace_id_of
 
 NAME = "gateway"
@@ -188,7 +189,17 @@ class StreamBus:
         caught_up: Callable[[], None],
         advanced: Callable[[], Awaitable[None]],
     ) -> None:
-        """Read all events from the first on and, once these are read, the reports of pods, for ever."""
+        """Read all events from the first on and, once these are read, the reports of pods, for ever. Raises EndLost."""
+        await while_whole(self._bus, lambda noted: self._fold(noted, apply, report, caught_up, advanced))
+
+    async def _fold(
+        self,
+        continuity: Continuity,
+        apply: Callable[[Message, int, float, str], None],
+        report: Callable[[Message, float], None],
+        caught_up: Callable[[], None],
+        advanced: Callable[[], Awaitable[None]],
+    ) -> None:
         try:
             consumer = await OrderedConsumer.open(self._bus, wire.STREAM, ["*.evt.>"])
         except BusFault as fault:
@@ -202,6 +213,7 @@ class StreamBus:
                     reporting = asyncio.create_task(self._fold_reports(report))
                 for stored in await consumer.batch():
                     left -= 1
+                    continuity.read(stored)
                     _apply(stored, lambda message, at: apply(message, at.seq, at.time_s, _trace_of(at)))
                 await advanced()
         finally:

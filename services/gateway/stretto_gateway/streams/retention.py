@@ -205,6 +205,11 @@ class Retention:
         """Return a part of the spent names as far as this replica knows it."""
         return self._spent.shard(number)
 
+    def clear(self) -> None:
+        """Forget the messages that were folded in, before the stream is read again from its first event on."""
+        self._known.clear()
+        self._changed.clear()
+
     def forget(self, job: str) -> None:
         """Drop a job whose name is spent and whose entry is gone."""
         self.outlived.discard(job)

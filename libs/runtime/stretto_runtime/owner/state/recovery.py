@@ -24,6 +24,7 @@ from stretto_bus.reading.ordered_consumer import Stored
 from stretto_wire.contract.excerpts import Excerpt, Stream
 from stretto_wire.contract.registry import CHANNELS, EVENTS_KEPT_S, STATE_PREFIX, channel_of
 
+from stretto_runtime.owner.state.lost_end import LogPlace
 from stretto_runtime.owner.state.seals import Damage, Damaged, unseal
 from stretto_runtime.owner.state.snapshots import (
     SIDES,
@@ -181,6 +182,24 @@ class Loaded:
     def reached(self) -> int:
         """Return the highest sequence of the log that the state knows."""
         return max(self.cursor.seq, self.cursor.out_seq, *(document.seq for document in self.documents.values()))
+
+    def last_input(self, journal: str) -> LogPlace:
+        """Return the place of the last input that the state contains. ``journal``: the subject of its frames."""
+        last = max(self.documents.values(), key=lambda document: document.seq, default=None)
+        if last is not None and last.seq > self.cursor.seq:
+            return LogPlace(last.seq, last.time_s, journal)
+        return LogPlace(self.cursor.seq, self.cursor.time_us / 1e6)
+
+    def rewound(self, kept: int) -> Loaded:
+        """The same where the log lost everything behind ``kept``: what is stored there now has not been handled."""
+        documents = {
+            key: replace(document, seq=min(document.seq, kept), ordinal=document.ordinal + 1, is_saved=False)
+            for key, document in self.documents.items()
+        }
+        cursor, out_seq = self.cursor, min(self.cursor.out_seq, kept)
+        if kept < cursor.seq:
+            cursor = replace(cursor, seq=kept, time_us=0)
+        return replace(self, documents=documents, cursor=replace(cursor, out_seq=out_seq))
 
     def without(self, key: str) -> Loaded:
         """The same with ``key`` lost, which fell back to an earlier document."""

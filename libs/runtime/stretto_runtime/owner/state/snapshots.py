@@ -62,6 +62,7 @@ class Cursor:
 
     ``seq``: last input contained; ``out_seq``: last own output stored by then. ``version`` is the service's, ``fence``
     the owner's. ``reports`` is the sequence of the last report contained, in the stream of telemetry; None: unknown.
+    ``time_us``: when the server stored the message ``seq``, microseconds since the epoch; 0: unknown.
     """
 
     seq: int = 0
@@ -69,6 +70,7 @@ class Cursor:
     version: int = 0
     fence: int = 0
     reports: int | None = 0
+    time_us: int = 0
 
     def encode(self, subject: str) -> bytes:
         numbers = asdict(self) | {"reports": -1 if self.reports is None else self.reports}
@@ -77,7 +79,7 @@ class Cursor:
     @classmethod
     def decode(cls, subject: str, data: bytes) -> Cursor:
         """Read a cursor. Raises Damaged."""
-        numbers = _numbers(subject, data, ("seq", "out_seq", "version", "fence", "reports"))
+        numbers = _numbers(subject, data, ("seq", "out_seq", "version", "fence", "reports"), ("time_us",))
         reports = numbers.pop("reports")
         return cls(**numbers, reports=reports if reports >= 0 else None)
 
@@ -103,12 +105,13 @@ class Mark:
         return cls(numbers["cursor"], numbers["attempt"], bool(numbers["clean"]))
 
 
-def _numbers(subject: str, data: bytes, names: tuple[str, ...]) -> dict[str, int]:
+def _numbers(subject: str, data: bytes, names: tuple[str, ...], later: tuple[str, ...] = ()) -> dict[str, int]:
+    """Read numbers; those that a ``later`` version added are 0 without it."""
     body = unseal(subject, data)
     try:
         found: Any = from_json(body)
-        return {name: int(found[name]) for name in names}
-    except (ValueError, TypeError, KeyError) as error:
+        return {name: int(found[name]) for name in names} | {name: int(found.get(name, 0)) for name in later}
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Damaged(f"not the numbers {', '.join(names)}: {error!r}") from error
 
 

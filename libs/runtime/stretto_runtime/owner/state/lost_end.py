@@ -1,0 +1,96 @@
+"""Finds out whether a server has lost the end of the log, as it does without power where nobody syncs every write.
+
+The log then goes on from where it was cut: sequences that were handled are given again, to other messages. Owners know
+when the server stored the inputs that they handled, so one look at a sequence tells whether the log has that message.
+States keep what was handled; inputs that were stored since the loss are handled like any others.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from stretto_bus.bus import Bus
+from stretto_bus.faults import BusFault
+from stretto_bus.reading.catchup import first_from
+from stretto_wire.contract.registry import STREAM
+
+TIME_EXACT_S = 2e-6
+"""Times that differ by less are one: a cursor has microseconds, and a float of today some tenths of one."""
+
+
+class LogPlace(NamedTuple):
+    """A place of the log: the sequence ``seq``. ``time_s``: when the server stored the message there, seconds since the
+    epoch; 0: unknown.
+
+    ``or_at``: a subject whose messages may have other times: a report that a journal frame stands for has its own.
+    """
+
+    seq: int
+    time_s: float
+    or_at: str = ""
+
+
+async def is_replaced(bus: Bus, place: LogPlace) -> bool:
+    """Return whether the log has another message at a place. One that has left the log is none. Raises BusFault."""
+    if not place.time_s:
+        return False
+    found = await first_from(bus, STREAM, place.seq)
+    if found is None or found.seq != place.seq or found.subject == place.or_at:
+        return False
+    return abs(found.time_s - place.time_s) > TIME_EXACT_S
+
+
+async def state_of(bus: Bus, name: str) -> int:
+    """Return a number of the state of the log, such as ``last_seq``. Raises BusFault."""
+    return int((await bus.ask(f"STREAM.INFO.{STREAM}"))["state"][name])
+
+
+async def kept_until(bus: Bus, place: LogPlace, end: int) -> int:
+    """Return the last sequence that a log with a lost end has kept: it has not kept ``place``, and ``end`` is new.
+
+    The sequence is found by bisection, with a look for each doubling of the log. Where the time is unknown, or the
+    server's clock went back meanwhile, it may be too high: inputs up to there are passed over. Raises BusFault.
+    """
+    low, high = 0, end
+    while place.time_s and high - low > 1:
+        middle = (low + high) // 2
+        found = await first_from(bus, STREAM, middle)
+        if found is None or found.time_s > place.time_s + TIME_EXACT_S:
+            high = middle
+        else:
+            low = min(found.seq, high - 1)
+    return high - 1
+
+
+class Breaks:
+    """The break of a connection after which no owner has looked at the log yet."""
+
+    def __init__(self) -> None:
+        self._at: tuple[int, LogPlace] | None = None
+        """The sequence up to which inputs were handled or outputs stored before the break, and the last input"""
+
+    @property
+    def pending(self) -> bool:
+        """Return whether there was a break."""
+        return self._at is not None
+
+    def note(self, reached: int, handled: LogPlace) -> None:
+        """Note a break; of several, the first one tells what was handled before."""
+        self._at = self._at or (reached, handled)
+
+    async def look(self, bus: Bus) -> None:
+        """Look at the log. If nobody tells now, as while a leader is elected, the break stays pending, and the fence
+        protects until then. Raises BusFault: a server has lost the log's end.
+        """
+        if self._at is None:
+            return
+        reached, handled = self._at
+        try:
+            end, replaced = await state_of(bus, "last_seq"), await is_replaced(bus, handled)
+        except BusFault:
+            return
+        self._at = None
+        if end < reached:
+            raise BusFault(f"{STREAM} ends at {end}, and {reached} was handled or stored: its server lost the rest")
+        if replaced:
+            raise BusFault(f"{STREAM} has another message at {handled.seq} than was handled: its server lost its end")
