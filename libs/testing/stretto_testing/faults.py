@@ -77,10 +77,16 @@ def drawn(chance: Random, most: int) -> list[Blow]:
 
 
 class Faults:
-    """Injects faults into an installation, and heals them."""
+    """Injects faults into an installation, and heals them. ``powered`` is called once a server has power again, before
+    anybody is connected to it, with the number of events that it has lost."""
 
-    def __init__(self, installation: SimulatedInstallation, faults: list[Blow]) -> None:
-        self._at = installation
+    def __init__(
+        self,
+        installation: SimulatedInstallation,
+        faults: list[Blow],
+        powered: Callable[[int], None],
+    ) -> None:
+        self._at, self._powered = installation, powered
         self._simulation = installation.simulation
         self.injected: list[str] = []
         """Faults that had a victim, with its name"""
@@ -110,8 +116,7 @@ class Faults:
             self._at.store_poison(job)
         elif whom == "server":
             self._note(fault, "server")
-            self._simulation.server.lose_power() if what == "power" else self._simulation.server.kill()
-            self._later(fault.lasts_s, self._simulation.server.start)
+            self._end_server(what == "power", fault.lasts_s)
         elif whom in ("worker", "ps"):
             pods = self._at.workers() if whom == "worker" else self._at.place.servers()
             if pods:
@@ -120,6 +125,23 @@ class Faults:
             replicas = [each for each in self._at.replicas if each.node is not None and not each.node.is_dead]
             if replicas:
                 self._hit(fault, what, replicas[int(fault.lot * len(replicas))])
+
+    def _end_server(self, loses_power: bool, lasts_s: float) -> None:
+        server = self._simulation.server
+        if not loses_power:
+            server.kill()
+            self._later(lasts_s, server.start)
+            return
+        stream = server.api.streams[STREAM]
+        end = stream.last_seq
+        server.lose_power()
+        lost = end - stream.last_seq
+
+        def start() -> None:
+            server.start()
+            self._powered(lost)
+
+        self._later(lasts_s, start)
 
     def _fill(self, name: str, lasts_s: float) -> None:
         """Let a stream have no room for more, until there is some again."""

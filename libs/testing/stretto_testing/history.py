@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 from types import MappingProxyType
 from typing import Any
@@ -14,32 +15,38 @@ from typing import Any
 import structlog
 from stretto_bus.faults import Fault
 from stretto_dispatcher.service import Dispatcher
+from stretto_messages.gateway import JobCancelled
 from stretto_parameters.records import Own
+from stretto_wire.contract.registry import partition_of
 
 from stretto_testing.checks import Check
 from stretto_testing.faults import POWER, UPGRADE, WITHIN_S, Blow, Faults, drawn
 from stretto_testing.installation import SimulatedInstallation, until
-from stretto_testing.invariants import Watch, books, decided_again, files
+from stretto_testing.invariants import Watch, books, decided_again, files, views
 from stretto_testing.jetstream.streams import Kept, KeptStream
 from stretto_testing.loop import Stuck
+from stretto_testing.processes.gateways import seeded
 from stretto_testing.processes.services import DECIDING, Conditions, folder_of, own
+from stretto_testing.processes.training import BATCH, BATCHES_PER_SHARD, Job
 from stretto_testing.processes.versions import worded
 from stretto_testing.simulation import Simulation
 from stretto_testing.upgrades import obey
-from stretto_testing.processes.training import BATCH, BATCHES_PER_SHARD, Job
 
 FAULTS_MOST = 8
 WHOLE_EVERY = 6
 POWER_EVERY, POWER_AT = 12, 3
 """Every so many histories, and which of these, end with a loss of power; none of them has all services."""
 UPGRADE_EVERY, UPGRADE_AT, UPGRADE_WHOLE_AT = 12, 9, 6
-"""Every so many histories, and which of these, upgrade services and take that back; the latter ones have all services."""
+"""Every so many histories, and which of these, upgrade services and take that back; the latter have all."""
 WORDED_SHARE = 0.5
 """Share of upgrades whose versions differ in what they write."""
 LIVE_WITHIN_S, CALMS_S = 240.0, 10.0
 """Times after the last fault within which every job ends, and after which everybody is connected."""
 
 
+LATE_SAMPLES = BATCH * BATCHES_PER_SHARD * 10
+"""Samples of the job that comes after a loss of power"""
+GATEWAYS = 2
 CHECKPOINT_EVERY_S = 5.0
 SEVERAL_SHARE = 0.7
 """Share of jobs that have two parameter servers or more: the columns of one that is lost come back on the others."""
@@ -101,6 +108,9 @@ class History:
                 server.own[:] = Own.NOT_MINE  # until parameter servers claim them
         self._workers, self._replicas = draw.randrange(1, 4), draw.randrange(2, 4)
         self._tell, self._programs = tell, programs
+        known = partition_of(self._jobs[0].name)  # its owner has handled something
+        names = (f"late-{number}" for number in count())
+        self._late = Job(next(name for name in names if partition_of(name) == known), LATE_SAMPLES, 1)
         self._simulation = Simulation(seed)
         self._services = [*DECIDING] if self._is_whole else [Dispatcher]
         names = [kind.name for kind in self._services]
@@ -116,7 +126,7 @@ class History:
         simulation.server.on_stored = self._stored
         before = structlog.get_config()
         structlog.configure(processors=[self._logged], cache_logger_on_first_use=False)
-        with own(self._conditions.folder), worded() if self._is_worded else nullcontext(), simulation:
+        with own(self._conditions.folder), seeded(), worded() if self._is_worded else nullcontext(), simulation:
             try:
                 simulation.run(self._live())
             except (Stuck, Fault) as error:
@@ -136,7 +146,7 @@ class History:
         simulation, outcome = self._simulation, self._outcome
         installation = await SimulatedInstallation.open(simulation, self._conditions.cores, self._conditions.window_s)
         installation.is_upgraded, installation.is_worded = self._is_upgraded, self._is_worded
-        faults = Faults(installation, list(self._faults))
+        faults = Faults(installation, list(self._faults), lambda lost: self._go_on(installation, lost))
         outcome.injected = faults.injected
         for kind in self._services:
             installation.run_service(self._conditions.maker(kind), self._replicas)
@@ -144,6 +154,8 @@ class History:
             installation.run_service(
                 lambda: self._conditions.make_actuator(installation.place.backend()), self._replicas
             )
+        for _ in range(GATEWAYS if self._is_whole or self._loses_power else 0):
+            installation.run_gateway(self._conditions.gateway())
         if self._is_upgraded:
             installation.run(obey(installation, self._watch.services))
         for name, program in self._programs.items():
@@ -165,7 +177,7 @@ class History:
         if not await until(lambda: all(upgrade.done() for upgrade in faults.upgrades), LIVE_WITHIN_S):
             outcome.broken.append(f"{Check.LIVENESS}: the upgrade was not taken back within {LIVE_WITHIN_S:g} s")
         await asyncio.sleep(CALMS_S)
-        outcome.broken += books(installation) + self._watch.letters()
+        outcome.broken += books(installation) + self._watch.letters() + await views(installation, True)
         simulation.server.lag_share = 0.0  # whoever looks for himself may be shown less than there is
         services = [self._conditions.make(kind) for kind in self._services]
         if self._is_whole:
@@ -174,14 +186,32 @@ class History:
         for service in services:
             outcome.broken += await decided_again(installation, service)
 
+    def _go_on(self, installation: SimulatedInstallation, lost: int) -> None:
+        """Let others store, in half of the histories, up to twice as much as a loss of power has undone, before anybody
+        is connected again: a job among it has a place in the log that owners have handled.
+        """
+        draw = Random(f"power {self._outcome.seed} {lost}")
+        if draw.random() < 0.5:
+            return
+        late = self._late
+        before, behind = draw.randrange(lost + 1), draw.randrange(lost + 2)
+        strangers = [JobCancelled(job=f"stranger-{number}") for number in range(before + behind)]
+        for message in (*strangers[:before], late.submission, *strangers[before:]):
+            installation.store_at_once(message)
+        installation.jobs[late.name] = late
+        for _ in range(self._workers):
+            installation.start_worker(late)
+
     async def _begin_again(self, installation: SimulatedInstallation) -> None:
         """Check that a job which comes after a loss of power is trained as if nothing had been: no more is promised."""
-        late = Job("job-late", BATCH * BATCHES_PER_SHARD * 10, 1)
-        await installation.submit(late, self._workers)
+        late = self._late
+        if late.name not in installation.jobs:
+            await installation.submit(late, self._workers)
         if not await until(lambda: late.is_over, LIVE_WITHIN_S):
             self._outcome.broken.append(f"{Check.POWER}: {late.name} is not over {LIVE_WITHIN_S:g} s after it came")
         elif any(late.missing_and_repeated()) or late.wrong:
             self._outcome.broken.append(f"{Check.POWER}: {late.name}: {late.missing_and_repeated()}, {late.wrong}")
+        self._outcome.broken += await views(installation, False)
 
     def _closed(self) -> list[str]:
         """Return what the product itself found wrong with the books of jobs."""

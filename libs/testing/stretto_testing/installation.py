@@ -11,22 +11,32 @@ from typing import Any
 
 from stretto_bus import Client
 from stretto_bus.faults import BusFault
+from stretto_gateway.settings import GatewaySettings
 from stretto_installation.provision import provision
 from stretto_installation.settings import StreamsSettings
 from stretto_messages.actuator import PodExited
+from stretto_messages.base import Message
 from stretto_messages.gateway import JobCancelled
 from stretto_runtime import Runner, Service
 from stretto_runtime.process.health import Health
+from stretto_wire.codec import encode
+from stretto_wire.contract.cloudevents import event_lines
 from stretto_wire.contract.registry import DEAD_LETTERS, STREAM, subject_of
+from stretto_wire.jobspec.spec import JobSpec
 from stretto_wire.surroundings import chance
 
 from stretto_testing.jetstream.streams import SECOND_NS
 from stretto_testing.nodes import SimulatedProcess, Wording
+from stretto_testing.processes.gateways import SimulatedGateway
 from stretto_testing.processes.pods import PodProcess, SimulatedPlace
-from stretto_testing.simulation import URL, Simulation
 from stretto_testing.processes.training import Job, SimulatedWorker
 from stretto_testing.processes.versions import next_version
+from stretto_testing.simulation import URL, Simulation
 
+ANSWERED_S, ASKS_AGAIN_S = 5.0, 0.5
+"""Time after which a caller gives the answer of a gateway up, and until the next one is asked."""
+HASTY_SHARE = 0.3
+"""Share of requests that go to all gateways at once: of a caller that waits for no answer."""
 STARTS_S, STOPS_S = 1.5, 15.0
 """Longest times until a process that has ended has a successor, and until one that is asked to end is killed."""
 POISON = "poison:"
@@ -63,7 +73,7 @@ class Replica:
 
     @property
     def report(self) -> dict[str, Any]:
-        """What ``/readyz`` says of it; nothing of a program, or of a process that has ended."""
+        """Return the body of its ``/readyz``; nothing of a program, or of a process that has ended."""
         is_there = self.runner is not None and self.node is not None and not self.node.is_dead
         return self.runner.report() if is_there and self.runner is not None else {}
 
@@ -88,6 +98,9 @@ class SimulatedInstallation:
     replicas: list[Replica] = field(default_factory=list[Replica])
     pods: list[SimulatedPod] = field(default_factory=list[SimulatedPod])
     serial: count[int] = field(default_factory=count)
+    gateways: list[tuple[Replica, SimulatedGateway]] = field(default_factory=list[Any])
+    accepted: set[str] = field(default_factory=set[str])
+    """Jobs that a gateway has accepted"""
     is_upgraded: bool = False
     is_worded: bool = False
     """Versions of services differ in what they write."""
@@ -110,6 +123,12 @@ class SimulatedInstallation:
             replica = Replica("", make)
             self.replicas.append(replica)
             self.start(replica)
+
+    def run_gateway(self, settings: GatewaySettings) -> None:
+        """Start a replica of the gateway."""
+        gateway = SimulatedGateway(settings)
+        self.run_program(f"gateway-{len(self.gateways)}", gateway.run)
+        self.gateways.append((self.replicas[-1], gateway))
 
     def run_program(self, name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """Start a program that is not Stretto's; faults find it as they find a replica."""
@@ -154,9 +173,28 @@ class SimulatedInstallation:
     async def submit(self, job: Job, workers: int) -> None:
         """Submit a job, and start so many workers of it, where no actuator does."""
         self.jobs[job.name] = job
-        await self.client.publish(job.submission, f"gateway:submit-{job.name}", tries_s=600.0)
+        if self.gateways:
+            await self._ask_gateways(job.submission.spec)
+            self.accepted.add(job.name)
+        else:
+            await self.client.publish(job.submission, f"gateway:submit-{job.name}", tries_s=600.0)
         for _ in range(workers):
             self.start_worker(job)
+
+    async def _ask_gateways(self, spec: JobSpec) -> None:
+        """Send a submission to one gateway after another, or to all at once, until one has accepted it."""
+        loop, draw = self.simulation.loop, self.simulation.chance
+        while True:
+            chosen = self.gateways if draw.random() < HASTY_SHARE else [draw.choice(self.gateways)]
+            alive = [
+                (each.node, gateway) for each, gateway in chosen if each.node is not None and not each.node.is_dead
+            ]
+            asked = [loop.begin(node, gateway.submit(spec)) for node, gateway in alive]
+            if asked:
+                await asyncio.wait(asked, timeout=ANSWERED_S)
+            if any(task.done() and not task.cancelled() and task.result() for task in asked):
+                return
+            await asyncio.sleep(ASKS_AGAIN_S)
 
     def start_worker(self, job: Job) -> None:
         """Start a worker under a name of its own."""
@@ -192,6 +230,12 @@ class SimulatedInstallation:
         until_s = self.simulation.loop.time() + lasts_s
         for job in self.jobs.values():
             job.troubled_until_s = max(job.troubled_until_s, until_s)
+
+    def store_at_once(self, event: Message) -> None:
+        """Store an event as somebody else's who needs no time."""
+        name, now_s = f"gateway:{next(self.serial)}", self.simulation.server.now_ns() / 1e9
+        block = f"NATS/1.0\r\n{event_lines(event, name, now_s, 'gateway', '')}\r\n".encode()
+        self.simulation.server.publish(subject_of(event), "", block, encode(event))
 
     def store_poison(self, job: Job) -> None:
         """Store a message about a job that nobody can read."""

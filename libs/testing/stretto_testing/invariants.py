@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from stretto_bus.received import header_lines
 from stretto_checkpoints import manifest
@@ -22,9 +23,10 @@ from stretto_wire.codec import decode
 from stretto_wire.contract.registry import DEAD_LETTERS, STREAM
 
 from stretto_testing.checks import Check
-from stretto_testing.installation import POISON, SimulatedInstallation
+from stretto_testing.installation import POISON, SimulatedInstallation, until
 from stretto_testing.jetstream.streams import Kept, KeptStream
 from stretto_testing.nodes import Wording
+from stretto_testing.processes.gateways import shown, told_by
 from stretto_testing.processes.training import COLUMNS
 from stretto_testing.processes.versions import next_version
 
@@ -32,6 +34,8 @@ MOVED = "moved during the exports"
 """Words of the one failure of a checkpoint that needs no fault."""
 EXITED = "has exited"
 """Words of the reason for which a sound report is set aside."""
+SHOWN_WITHIN_S = 30.0
+"""Time after the last fault within which every gateway shows what the facts tell."""
 CHECKPOINTS_LEFT_MOST = 3
 """Complete checkpoints of a finished job that stay: two, and the final one."""
 
@@ -184,9 +188,44 @@ def files(installation: SimulatedInstallation, folder: Path) -> list[str]:
     return [f"{Check.FILES}: {name} leaves {left}" for name, left in found.items() if len(left) > CHECKPOINTS_LEFT_MOST]
 
 
+async def views(installation: SimulatedInstallation, promises_accepted: bool) -> list[str]:
+    """Return what gateways show otherwise than the facts tell it, and accepted submissions that are not stored once."""
+    stream = installation.simulation.server.api.streams[STREAM]
+    facts: dict[str, Any] = {}
+
+    def agree() -> bool:
+        nonlocal facts
+        facts = shown(told_by(stream))
+        return all(gateway.views() == facts for _, gateway in installation.gateways)
+
+    found: list[str] = []
+    if not await until(agree, SHOWN_WITHIN_S):
+        for replica, gateway in installation.gateways:
+            has = gateway.views()
+            wrong = sorted(name for name in {*facts, *has} if facts.get(name) != has.get(name))
+            found += [
+                f"{Check.VIEW}: {replica.name} shows another {name}: {_difference(facts, has, name)}" for name in wrong
+            ]
+    for name in sorted(installation.accepted if promises_accepted else ()):
+        stored = [kept.seq for kept in stream if kept.subject.endswith(f".evt.v1.gateway.job-submitted.{name}")]
+        if len(stored) != 1:
+            found.append(f"{Check.ACCEPTED}: {name} was accepted, and is stored at {stored}")
+    return found
+
+
+def _difference(facts: Mapping[str, Any], has: Mapping[str, Any], name: str) -> str:
+    """Return the first field of a view that is not as it has to be."""
+    if name not in facts or name not in has:
+        return "only the facts tell of it" if name in facts else "no fact tells of it"
+    field = next(field for field, value in facts[name].items() if has[name][field] != value)
+    return f"{field} is {has[name][field]!r}, not {facts[name][field]!r}"[:1000]
+
+
 async def decided_again(installation: SimulatedInstallation, service: Service) -> list[str]:
     """Return the decisions that the stream does not give again, byte for byte, under any version that ran."""
-    found = await _decided_otherwise(installation, service, Wording.OLDER if installation.is_worded else Wording.PRESENT)
+    found = await _decided_otherwise(
+        installation, service, Wording.OLDER if installation.is_worded else Wording.PRESENT
+    )
     if found and installation.is_upgraded:
         wording = Wording.NEWER if installation.is_worded else Wording.PRESENT
         others = await _decided_otherwise(installation, next_version(service), wording)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from stretto_testing.installation import Replica, SimulatedInstallation
 
 REMEDY = "start the version of then once more and stop it by SIGTERM"
-"""What ``/readyz`` says where a version stands aside"""
+"""Words of ``/readyz`` where a version stands aside"""
 LOOKS_EVERY_S, PAUSE_MOST_S = 1.0, 3.0
 """Interval at which somebody looks at replicas, and the longest time between one that came and the next one to go."""
 ASKS_S, ONCE_MORE_S = 8.0, 20.0
@@ -56,7 +56,9 @@ async def _obey(installation: SimulatedInstallation, service: str) -> None:
         if asking:
             installation.trouble(LOOKS_EVERY_S)
         if asked_s >= ASKS_S:
-            await _once_more(installation, Replica("", asking[0].make, is_next=not asking[0].is_next, is_followed=False))
+            await _once_more(
+                installation, Replica("", asking[0].make, is_next=not asking[0].is_next, is_followed=False)
+            )
             asked_s = 0.0
 
 

@@ -22,8 +22,11 @@ from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.dispatcher.machine import ShardLedger
 from stretto_core.dispatcher.recomputing import EndedSince
 from stretto_core.dispatcher.state import LedgerState
+from stretto_gateway.streams.bus import StreamBus
+from stretto_gateway.streams.continuity import Continuity
 from stretto_runtime.owner.dead_letters import DeadLetters
 from stretto_runtime.owner.session import Session
+from stretto_runtime.owner.state import lost_end
 from stretto_runtime.owner.state.state_codec import StateCodec
 from stretto_runtime.owner.tenure import succession
 from stretto_runtime.owner.tenure.ownership import Ownership
@@ -126,6 +129,25 @@ PLANTS = [
         Ownership._refresh_surely,
         "self._begin_again()",
         "self.refresh()",
+    ),
+    Plant(
+        "an owner takes what stands at a place of the log for what it has handled there",
+        lost_end.is_replaced,
+        "if not place.time_s:",
+        "if True:",
+    ),
+    Plant(
+        "a gateway goes on behind what its server has lost",
+        Continuity.lost,
+        "if is_lost:",
+        "if False:",
+    ),
+    Plant(
+        "gateways store one submission twice",
+        StreamBus.publish,
+        "if last is not None:",
+        "if False:",
+        is_of_all=True,
     ),
     Plant(
         "the next version continues a state as it is",

@@ -28,8 +28,8 @@ from stretto_wire.surroundings import chance, wall_s
 
 from stretto_testing.checks import Check
 from stretto_testing.nodes import SimulatedProcess
-from stretto_testing.simulation import URL, Simulation
 from stretto_testing.processes.training import BATCH, COLUMNS, Job, SimulatedWorker
+from stretto_testing.simulation import URL, Simulation
 
 CALL_S, START_S, MOVE_S, STORE_S, REPORT_S = 0.01, 1.0, 0.02, 0.5, 1.0
 """Mean times of a call to the place, until a pod runs, a column has moved, an image is stored; interval of reports."""

@@ -19,6 +19,7 @@ from stretto_arbiter.service import Arbiter
 from stretto_checkpoints.service import Checkpoints
 from stretto_dispatcher.service import Dispatcher
 from stretto_fitter.service import Fitter
+from stretto_gateway.settings import GatewaySettings
 from stretto_oom.service import Oom
 from stretto_planner.service import Planner
 from stretto_profiler.service import Profiler
@@ -114,6 +115,11 @@ class Conditions:
         """Return an actuator whose pods are simulated."""
         settings = self._settings(Actuator, backend="docker", pod_image="simulated", start_cpu_cores=START_CORES)
         return Actuator(settings, backend)
+
+    def gateway(self) -> GatewaySettings:
+        """Return the settings of a gateway, at which everybody is an admin."""
+        given: dict[str, Any] = {"token": "", **self.given.get("gateway", {})}
+        return GatewaySettings(nats_url=URL, state_folder=self.folder, spans_per_s=1e-9, **given)
 
     def _settings(self, kind: type[Service], **more: Any) -> Any:
         snapshot_inputs, snapshot_s = current_chance().choice(PACES)
