@@ -177,8 +177,8 @@ PLANTS = [
     Plant(
         "a snapshot forgets which reports it contains",
         Session._snapshot,
-        "reports=self._reports.position",
-        "reports=0",
+        "reports, time_us = self._reports.position,",
+        "reports, time_us = 0,",
         is_of_all=True,
     ),
     Plant(
