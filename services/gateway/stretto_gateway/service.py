@@ -16,6 +16,7 @@ from .requests.submissions import Submissions
 from .requests.team_bytes import TeamBytes
 from .settings import GatewaySettings
 from .streams.bus import StreamBus
+from .streams.continuity import EndLost
 from .streams.fullness import Fullness
 from .streams.soundness import Soundness
 
@@ -49,4 +50,8 @@ class Gateway:
 
     async def follow(self) -> None:
         """Keep the projection up to date, and count the bytes that teams cause; never returns. Raises Fault."""
-        await self.follower.follow(self._team_bytes.charge)
+        try:
+            await self.follower.follow(self._team_bytes.charge)
+        except EndLost:
+            self._team_bytes.clear()
+            raise

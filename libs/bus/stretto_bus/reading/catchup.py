@@ -41,8 +41,8 @@ class _Single(OrderedConsumer):
 
 
 async def first_from(bus: Bus, stream: str, seq: int) -> Stored | None:
-    """Return the first message of a stream from a sequence on, without its body; None if the server tells of none, as
-    one that lags may do. Raises BusFault.
+    """Return the first message of a stream from a sequence on, without its body; None: the server has none yet, and it
+    may lag behind another one. Raises BusFault.
     """
     consumer = await _Single.open(bus, stream, [">"], seq, headers_only=True)
     try:

@@ -121,22 +121,18 @@ class OrderedConsumer:
 
     def __init__(self, bus: Bus, stream: str, filters: Sequence[str], start: int = 1, **options: Any) -> None:
         self._bus = bus
-        self._stream = stream
-        self._filters = list(filters)
+        self._stream, self._filters = stream, list(filters)
         self._options = options
         self._next = start
         self._first = True
         self._queue: deque[Stored | str] = deque()  # a str is a flow-control reply, sent in its turn
-        self._wake = asyncio.Event()
-        self._name = ""
-        self._expected = 1
+        self._wake, self._drained = asyncio.Event(), asyncio.Event()
+        self._name, self._expected = "", 1
         self._subscription: Subscription | None = None
         self._reopening: asyncio.Task[None] | None = None
         self._active, self._active_s = False, 0.0
         self._clock = asyncio.get_running_loop().time  # finding the loop costs a system call
-        self._closed = False
-        self._paused = False
-        self._drained = asyncio.Event()
+        self._closed = self._paused = False
         self._inbox = ""
         self._requested = 0  # messages that have not come
         self.pauses = 0
@@ -176,6 +172,11 @@ class OrderedConsumer:
     def waiting(self) -> int:
         """Messages that are stored and not taken: those here, and those that the server had after the last arrival."""
         return len(self._queue) + self.pending
+
+    @property
+    def newest(self) -> Stored | None:
+        """The last message that has arrived and was not taken."""
+        return next((each for each in reversed(self._queue) if isinstance(each, Stored)), None)
 
     def on_arrival(self, wake: asyncio.Event) -> None:
         """Set ``wake`` whenever something arrives, for a reader that also waits for other things."""
@@ -242,8 +243,7 @@ class OrderedConsumer:
 
     async def _create(self) -> None:
         bus = self._bus
-        consumer = new_id(16)
-        self._name = consumer
+        consumer = self._name = new_id(16)
         self._expected = 1
         self._active_s = self._clock()
         self._inbox = f"{bus.inbox}.consumer.{consumer}"

@@ -341,8 +341,8 @@ ROUNDING = 1e-9
 class Supply:
     """The batches that are prepared for a job, faster than which no plan trains.
 
-    ``home_s``: time in which a worker prepares one, if ``home_ahead`` while it trains another, and before it trains
-    that one otherwise. ``data_worker_per_s``: batches per second of a data worker, of which there are at most ``most``,
+    ``home_s``: time in which a worker prepares one. With ``home_ahead`` the worker trains another batch meanwhile;
+    without, it waits. ``data_worker_per_s``: batches per second of a data worker, of which there are at most ``most``,
     and as many as a plan leaves ``cores_each`` of ``room_cores`` for: a larger plan has fewer.
     """
 

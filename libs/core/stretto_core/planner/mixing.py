@@ -52,6 +52,7 @@ def fronts(
     mixed = [*grids(problem, current, workers_max)]
     if not mixed:
         return found, considered
+    found = [found[index] for index in pareto_indices(*_points(found))]  # by cost, whatever the algorithm's order
     had = _points(found)
     for grid in mixed:
         considered += int(np.prod(grid.shape))

@@ -129,6 +129,11 @@ class Journal:
         """True if every entry is stored."""
         return not self._queue and not self._unsure
 
+    @property
+    def at_rest(self) -> bool:
+        """True if no frame is about to leave, or has left and is not back."""
+        return not self._away
+
     def close(self) -> None:
         """Send nothing more. Whoever waits gets PartitionLost, though the entry may have been stored."""
         self._end(PartitionLost("ownership ended"))

@@ -144,7 +144,7 @@ class Partition:
         bus, last = self._context.bus, loaded.last_input(f"journal.{self._context.service.name}.{self.number}")
         if fence.seq > loaded.reached and not await is_replaced(bus, last):
             return None
-        kept = await kept_until(bus, last, fence.seq)
+        kept = await kept_until(bus, loaded.place, last, fence.seq)
         log.error("the server lost the end of the log; what was handled stays", kept=kept, handled_to=loaded.reached)
         return kept
 
@@ -165,8 +165,10 @@ class Partition:
             body = Term.of(service).body(context.ownership.member, self.epoch, None)
             fence = Fence(subject, await context.bus.store(subject, body, fence.headers()))
             writer = Writer(context.bus, fence, self._orders.wake)
-            await snapshots.save(loaded.documents, loaded.cursor)  # else a successor would rewind what we handle now
         await DeadLetters(context, writer).set_aside(loaded.damages)  # before anything replaces them
+        if kept is not None:  # else a successor would rewind what we handle now
+            await snapshots.save(loaded.documents, loaded.cursor)
+            await snapshots.mark(loaded.cursor, loaded.attempt)
         if handled_to is None or loaded.fell_back:
             loaded = await self._finish(loaded, snapshots, fence)
         machines = Machines(service)

@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from stretto_bus.faults import BusFault
 from stretto_bus.reading.catchup import MergedConsumer, open_consumer
-from stretto_bus.reading.ordered_consumer import OrderedConsumer
+from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored
 from stretto_bus.writer import Fence, Writer
 from stretto_wire.contract.registry import STREAM
 
@@ -61,20 +61,17 @@ class Session:
         self.live = False
         self._number, self._epoch, self._fence = parts.number, parts.epoch, parts.fence
         self._breaks = Breaks()
-        self._stop = orders.stop
-        self._context = context
-        self._service = context.service
-        self._handling = handling
-        self._writer = parts.writer
-        self._machines = handling.machines
-        self._snapshots = parts.snapshots
-        self._journal = parts.journal
-        self._reports = parts.reports
-        self._gathering_due = False
+        self._is_interrupted = self._gathering_due = False
+        self._consumer: OrderedConsumer | MergedConsumer | None = None
+        self._taken: Stored | LogPlace = LogPlace(cursor.seq, cursor.time_us / 1e6)
+        """The last input that was taken from the consumer, or that the snapshot contains"""
+        self._stop, self._wake = orders.stop, orders.wake
+        self._context, self._service = context, context.service
+        self._handling, self._machines = handling, handling.machines
+        self._writer, self._snapshots = parts.writer, parts.snapshots
+        self._journal, self._reports = parts.journal, parts.reports
         self._seq, self._stored_s = cursor.seq, cursor.time_us / 1e6  # of the last input, and 0 if that is unknown
-        self._saved_seq = cursor.seq
-        self._scan_from = cursor.out_seq
-        self._unsaved = 0
+        self._saved_seq, self._scan_from, self._unsaved = cursor.seq, cursor.out_seq, 0
         self._saved = LastSaves(0.0, 0.0)
         self._now_s = 0.0
         """Stored time of the last message"""
@@ -83,7 +80,6 @@ class Session:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._requests = Requests(context, parts.number, handling, parts.journal)
         self._side_effects = SideEffects(context.service, handling.machines)
-        self._wake = orders.wake
 
     async def run(self) -> None:
         """Serve until ``stop``, or until a fault ends this ownership."""
@@ -96,7 +92,9 @@ class Session:
 
     def _reconnected(self) -> None:
         reached = max(self._seq, self._writer.last_seq, self._journal.stored_seq)
-        self._breaks.note(reached, LogPlace(self._seq, self._stored_s))
+        if self._consumer is not None and not (self.live and not self._consumer.ready() and self._journal.at_rest):
+            self._is_interrupted = True  # what has arrived may be lost, and what comes next has other numbers then
+        self._breaks.note(reached, LogPlace(self._taken.seq, self._taken.time_s))
         self._wake.set()
 
     async def _run(self) -> None:
@@ -104,7 +102,7 @@ class Session:
         # The replica may lag. We have caught up only once our own fence arrives: all inputs that a predecessor could
         # have handled precede it.
         filters = [*self._context.routes.filters(self._number), self._fence.subject]
-        consumer = await open_consumer(bus, STREAM, filters, self._seq + 1)
+        consumer = self._consumer = await open_consumer(bus, STREAM, filters, self._seq + 1)
         consumer.on_arrival(self._wake)
         self._saved = LastSaves(self._loop.time(), self._loop.time())
         caught_up = self._seq >= self._fence.seq
@@ -112,6 +110,7 @@ class Session:
             while True:
                 self._wake.clear()
                 batch = await consumer.take()
+                self._taken = batch[-1] if batch else self._taken
                 for stored in batch:
                     self._now_s = stored.time_s
                     if stored.subject == self._fence.subject:
@@ -152,8 +151,8 @@ class Session:
         if self._journal.fault is not None:
             raise self._journal.fault
         if self._breaks.pending:
-            if not (self._writer.idle and self._journal.idle):
-                raise BusFault("the connection broke while outputs were on their way")
+            if self._is_interrupted or not (self._writer.idle and self._journal.idle):
+                raise BusFault("the connection broke while inputs or outputs were on their way")
             await self._breaks.look(self._context.bus)
 
     async def _go_live(self) -> None:

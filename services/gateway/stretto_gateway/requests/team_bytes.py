@@ -21,8 +21,12 @@ class TeamBytes:
     """Bytes of events that each team may still cause: at most ``per_day`` at once, and as many in a day."""
 
     def __init__(self, per_day: int, jobs: Mapping[str, JobView], clock: Callable[[], float]) -> None:
-        self._jobs, self._clock = jobs, clock
-        self._bytes = Buckets(per_day / DAY_S, per_day)
+        self._jobs, self._clock, self._per_day = jobs, clock, per_day
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was counted, before the stream is read again from its first event on."""
+        self._bytes = Buckets(self._per_day / DAY_S, self._per_day)
 
     def check(self, size_bytes: int, team: str) -> None:
         """Check that the team may cause an event of this size now. Raises Problem 409."""

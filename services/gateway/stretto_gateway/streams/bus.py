@@ -201,7 +201,7 @@ class StreamBus:
         advanced: Callable[[], Awaitable[None]],
     ) -> None:
         try:
-            consumer = await OrderedConsumer.open(self._bus, wire.STREAM, ["*.evt.>"])
+            consumer = continuity.consumer = await OrderedConsumer.open(self._bus, wire.STREAM, ["*.evt.>"])
         except BusFault as fault:
             log.warning("the stream cannot be read yet", fault=str(fault))
             raise

@@ -12,7 +12,7 @@ from typing import NoReturn
 import stretto_wire as wire
 import structlog
 from stretto_bus import Bus, BusFault
-from stretto_bus.reading.ordered_consumer import Stored
+from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored
 from stretto_bus.tasks import end
 from stretto_runtime.owner.state.lost_end import LogPlace, is_replaced, state_of
 
@@ -28,6 +28,8 @@ class Continuity:
     """The last event that was read, now and before a break that nobody has looked at."""
 
     def __init__(self) -> None:
+        self.consumer: OrderedConsumer | None = None
+        """The consumer that brings the events, once it is open"""
         self._last = LogPlace(0, 0.0)
         self._before = self._last
         self._broke = asyncio.Event()
@@ -37,9 +39,10 @@ class Continuity:
         self._last = LogPlace(stored.seq, stored.time_s)
 
     def reconnected(self) -> None:
-        """Note that the connection was broken."""
+        """Note that the connection was broken: what has arrived will be read, and comes from before."""
         if not self._broke.is_set():
-            self._before = self._last
+            newest = self.consumer.newest if self.consumer is not None else None
+            self._before = self._last if newest is None else LogPlace(newest.seq, newest.time_s)
             self._broke.set()
 
     async def lost(self, bus: Bus) -> NoReturn:
@@ -47,7 +50,10 @@ class Continuity:
         while True:
             await self._broke.wait()
             try:
-                is_lost = await state_of(bus, "last_seq") < self._before.seq or await is_replaced(bus, self._before)
+                is_lost = await self._is_lost(bus)
+                if is_lost:  # a new leader of a cluster may lag for a moment
+                    await asyncio.sleep(LOOKS_AGAIN_S)
+                    is_lost = await self._is_lost(bus)
             except BusFault as fault:
                 log.warning("the end of the stream is not known yet", fault=str(fault))
                 await asyncio.sleep(LOOKS_AGAIN_S)
@@ -55,6 +61,9 @@ class Continuity:
             if is_lost:
                 raise EndLost(f"{wire.STREAM} has lost what was read up to {self._before.seq}: its server lost its end")
             self._broke.clear()
+
+    async def _is_lost(self, bus: Bus) -> bool:
+        return await state_of(bus, "last_seq") < self._before.seq or await is_replaced(bus, self._before)
 
 
 async def while_whole(bus: Bus, reading: Callable[[Continuity], Coroutine[None, None, None]]) -> None:

@@ -83,6 +83,11 @@ class EndedJobs:
         self._bytes[team] += size - sizes.get(job, 0)
         sizes[job] = size
 
+    def clear(self) -> None:
+        """Forget all jobs."""
+        for known in (self._sizes, self._ends, self._bytes):
+            known.clear()
+
     def superfluous(self) -> list[str]:
         """Forget the jobs beyond the bound; returns their names. The last job of a team stays, whatever its size."""
         found: list[str] = []
@@ -207,8 +212,9 @@ class Retention:
 
     def clear(self) -> None:
         """Forget the messages that were folded in, before the stream is read again from its first event on."""
-        self._known.clear()
-        self._changed.clear()
+        self._ended.clear()
+        for known in (self._known, self._changed, self.outlived):
+            known.clear()
 
     def forget(self, job: str) -> None:
         """Drop a job whose name is spent and whose entry is gone."""

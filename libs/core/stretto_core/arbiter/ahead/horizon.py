@@ -35,8 +35,8 @@ ON_SAMPLE, ON_ALL = (24, 0.5), (10, 0.05)
 """Rounds and first width of the search for prices, on the sample and then on all jobs: by a sample's error alone they
 are off by a few per cent."""
 MENDED, NEAR, MANY = 10, 3, 1_000
-"""Number of rows for each job, by the least loss, on which prices are mended, and among which the walk chooses; of
-fewer than ``MANY`` jobs as many rows as of these."""
+"""Rows of the least loss for each job: ``MENDED`` of them mend the prices, and the walk chooses among ``NEAR``. Fewer
+than ``MANY`` jobs have as many rows as ``MANY`` have."""
 PROVEN_ROWS = 1_000
 """Most rows of a problem whose optimum is looked for; among more, a job's row is a small part of the value."""
 

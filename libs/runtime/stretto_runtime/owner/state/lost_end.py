@@ -32,12 +32,15 @@ class LogPlace(NamedTuple):
 
 async def is_replaced(bus: Bus, place: LogPlace) -> bool:
     """Return whether the log has another message at a place. One that has left the log is none. Raises BusFault."""
-    if not place.time_s:
-        return False
-    found = await first_from(bus, STREAM, place.seq)
+    return await _is_there(bus, place) is False
+
+
+async def _is_there(bus: Bus, place: LogPlace) -> bool | None:
+    """Return whether the message at a place is the one of then; None: nobody knows, or none is there."""
+    found = await first_from(bus, STREAM, place.seq) if place.time_s else None
     if found is None or found.seq != place.seq or found.subject == place.or_at:
-        return False
-    return abs(found.time_s - place.time_s) > TIME_EXACT_S
+        return None
+    return abs(found.time_s - place.time_s) <= TIME_EXACT_S
 
 
 async def state_of(bus: Bus, name: str) -> int:
@@ -45,17 +48,22 @@ async def state_of(bus: Bus, name: str) -> int:
     return int((await bus.ask(f"STREAM.INFO.{STREAM}"))["state"][name])
 
 
-async def kept_until(bus: Bus, place: LogPlace, end: int) -> int:
-    """Return the last sequence that a log with a lost end has kept: it has not kept ``place``, and ``end`` is new.
+async def kept_until(bus: Bus, saved: LogPlace, place: LogPlace, end: int) -> int:
+    """Return the last sequence that a log with a lost end has kept. The log has a message at ``end`` since the loss.
 
-    The sequence is found by bisection, with a look for each doubling of the log. Where the time is unknown, or the
-    server's clock went back meanwhile, it may be too high: inputs up to there are passed over. Raises BusFault.
+    ``place`` has the last input that was handled, and ``saved`` the last one that the cursor contains, which is kept
+    where its message is still there. Between them the sequence is found by bisection, with a look for each doubling of
+    the log. Where the time is unknown, or the server's clock went back meanwhile, it may be too high: inputs up to
+    there are passed over. Where the clock went back before, or ``place`` has the time of a report, it may be too low,
+    at the least ``saved``: inputs from there on are handled again. Raises BusFault.
     """
-    low, high = 0, end
+    low, high = saved.seq if await _is_there(bus, saved) else 0, end
     while place.time_s and high - low > 1:
         middle = (low + high) // 2
         found = await first_from(bus, STREAM, middle)
-        if found is None or found.time_s > place.time_s + TIME_EXACT_S:
+        if found is None:  # there is ``end`` at least
+            raise BusFault(f"the server tells of no message of {STREAM} from {middle} on: it lags")
+        if found.time_s > place.time_s + TIME_EXACT_S:
             high = middle
         else:
             low = min(found.seq, high - 1)

@@ -183,12 +183,17 @@ class Loaded:
         """Return the highest sequence of the log that the state knows."""
         return max(self.cursor.seq, self.cursor.out_seq, *(document.seq for document in self.documents.values()))
 
+    @property
+    def place(self) -> LogPlace:
+        """Return the place of the last input that the cursor contains."""
+        return LogPlace(self.cursor.seq, self.cursor.time_us / 1e6)
+
     def last_input(self, journal: str) -> LogPlace:
         """Return the place of the last input that the state contains. ``journal``: the subject of its frames."""
         last = max(self.documents.values(), key=lambda document: document.seq, default=None)
         if last is not None and last.seq > self.cursor.seq:
             return LogPlace(last.seq, last.time_s, journal)
-        return LogPlace(self.cursor.seq, self.cursor.time_us / 1e6)
+        return self.place
 
     def rewound(self, kept: int) -> Loaded:
         """The same where the log lost everything behind ``kept``: what is stored there now has not been handled."""
