@@ -50,7 +50,7 @@ def demo(
     ] = "",
     output: OutputOption = OutputForm.TABLE,
 ) -> None:
-    """Train a real recommendation model elastically, from warm start to exact books, in about three minutes."""
+    """Train a real recommendation model elastically, from warm start to exact books, in about four minutes."""
     if trainer is Trainer.TORCH:
         from .torch import acts
 
