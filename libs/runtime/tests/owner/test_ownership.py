@@ -15,9 +15,11 @@ from runtime_live import Running, connect, eventually, settings_of, until_ready
 from stretto_bus import BusFault, Client
 from stretto_bus.bus import Bus
 from stretto_bus.faults import Fenced
+from stretto_bus.reading.ordered_consumer import Stored
 from stretto_bus.writer import Fence, Writer
 from stretto_installation.server import EmbeddedServer
 from stretto_runtime import Runner
+from stretto_runtime.owner.state import lost_end
 from stretto_runtime.owner.state.lost_end import Breaks, LogPlace
 from stretto_runtime.owner.state.recovery import load
 from stretto_runtime.owner.state.snapshots import Cursor, Document, Snapshots
@@ -58,6 +60,26 @@ async def test_a_log_that_ends_before_what_was_handled_ends_a_session_and_one_th
     breaks.note(501, UNKNOWN)
     await breaks.look(cast("Bus", server))
     assert breaks.pending
+
+
+async def test_a_replica_that_lags_does_not_tell_where_a_log_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(_bus: Bus, _stream: str, _seq: int) -> None:
+        return None
+
+    monkeypatch.setattr(lost_end, "first_from", nothing)
+    with pytest.raises(BusFault, match="it lags"):
+        await lost_end.kept_until(cast("Bus", None), UNKNOWN, LogPlace(500, 1.0), 800)
+
+
+async def test_a_log_was_cut_behind_what_it_still_has_of_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages up to 400 are those of then, and what follows is later; a clock had gone back before 300."""
+
+    async def first(_bus: Bus, _stream: str, seq: int) -> Stored:
+        time_s = 1000.0 if seq < 300 else float(seq) if seq <= 400 else 9000.0
+        return Stored(seq, time_s, "a", {}, b"")
+
+    monkeypatch.setattr(lost_end, "first_from", first)
+    assert await lost_end.kept_until(cast("Bus", None), LogPlace(350, 350.0), LogPlace(500, 500.0), 800) == 400
 
 
 @given(members)
