@@ -46,7 +46,6 @@ from tests.bench.rows import Row, row_at_most
 SERVICES = ("profiler", "fitter", "planner", "arbiter", "oom")
 WORKERS, SERVERS = 2, 1
 APPLY_S, BEAT_S = 1.0, 0.01
-SETTLED_WINDOWS, REPORTS_OF_A_WINDOW = 3, 1.5
 BACKLOG = 200
 """Inputs that wait for all services together where none has a backlog: those of some tenths of a second"""
 REPORTS_PER_S = ProfilerSettings().reports_per_s
@@ -71,15 +70,12 @@ class Load(NamedTuple):
     arrival_s: float = 30.0
     drained_s: float = 0.0
     measured_s: float = 40.0
+    settled_s: float = 0.0
+    """Time after the first arrival before which no job can get a proposal: with a report a minute, 420 s are too few"""
 
     @property
     def report_s(self) -> float:
         return report_interval_s(self.jobs * (WORKERS + SERVERS), REPORTS_PER_S)
-
-    @property
-    def settled_s(self) -> float:
-        """Seconds after which the jobs that came first may get a proposal: three settled windows, and one before."""
-        return (1 + SETTLED_WINDOWS) * REPORTS_OF_A_WINDOW * self.report_s
 
     @property
     def progress_s(self) -> float:
@@ -87,7 +83,7 @@ class Load(NamedTuple):
         return max(ledger.progress_every_s, self.jobs / PARTITIONS / ledger.progress_per_s)
 
 
-LOADS = (Load(200, 0.25), Load(1_000, 0.25), Load(10_000, 2.0, 180.0, 420.0, 60.0))
+LOADS = (Load(200, 0.25), Load(1_000, 0.25), Load(10_000, 2.0, 180.0, 420.0, 60.0, 600.0))
 
 
 class Decisions(NamedTuple):
