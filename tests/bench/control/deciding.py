@@ -83,7 +83,7 @@ class Load(NamedTuple):
         return max(ledger.progress_every_s, self.jobs / PARTITIONS / ledger.progress_per_s)
 
 
-LOADS = (Load(200, 0.25), Load(1_000, 0.25), Load(10_000, 2.0, 180.0, 420.0, 60.0, 600.0))
+LOADS = (Load(200, 0.25), Load(1_000, 0.25), Load(10_000, 2.0, 180.0, 420.0, 90.0, 630.0))
 
 
 class Decisions(NamedTuple):
