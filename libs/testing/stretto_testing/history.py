@@ -35,9 +35,9 @@ from stretto_testing.upgrades import obey
 FAULTS_MOST = 8
 WHOLE_EVERY = 6
 POWER_EVERY, POWER_AT = 12, 3
-"""Every so many histories, and which of these, end with a loss of power; none of them has all services."""
+"""A history whose seed has this remainder (``POWER_AT``) ends with a loss of power, and never has all services."""
 UPGRADE_EVERY, UPGRADE_AT, UPGRADE_WHOLE_AT = 12, 9, 6
-"""Every so many histories, and which of these, upgrade services and take that back; the latter have all."""
+"""A history whose seed has one of these remainders upgrades services and takes it back; ``UPGRADE_WHOLE_AT``: all."""
 WORDED_SHARE = 0.5
 """Share of upgrades whose versions differ in what they write."""
 LIVE_WITHIN_S, CALMS_S = 240.0, 10.0

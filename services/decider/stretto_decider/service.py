@@ -110,7 +110,7 @@ class Decider(Service[DeciderSettings, DeciderState, DeciderMachine]):
                 log.warning("takes no objects before it reaches the cluster", fault=str(fault))
                 await asyncio.sleep(REACH_AGAIN_S)
         api, changed = self._api, self._changed
-        # Jobs always: those of a JobSet have its pods, and those of a queue hold its quota
+        # Jobs always: child Jobs have the pods of a JobSet, and Jobs in a queue hold its quota
         self._reflectors = {
             kind: Reflector(api, SIZED[kind], "", changed) for kind in dict.fromkeys(("Job", *settings.kinds))
         }

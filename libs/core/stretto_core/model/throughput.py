@@ -278,7 +278,7 @@ def terms_named(form: Form, names: Sequence[str]) -> tuple[Term, ...]:
 
 @lru_cache(maxsize=64)
 def _fitted_terms(form: str, names: tuple[str, ...]) -> tuple[Term, ...]:
-    """Return the terms of a fitted model: a front over devices asks hundreds of times for those of one."""
+    """Return the terms of a fitted model, for which a front over devices asks hundreds of times."""
     return terms_named(form_named(form), names)
 
 

@@ -95,19 +95,29 @@ def _play_slow_store(scene: Scene, store: Path, stations: StoreCourse) -> None:
     scene.run(spec, stations, turn)
 
 
+class Calm:
+    """The time for which no plan of a job has been applied."""
+
+    def __init__(self, stations: DemoCourse) -> None:
+        self._stations = stations
+        self._since_s = time.monotonic()
+
+    def lasts_s(self) -> float:
+        """Return how long the job has been calm, as far as was asked again and again."""
+        if self._stations.applying:
+            self._since_s = time.monotonic()
+        return time.monotonic() - self._since_s
+
+
 class _Kills:
     """Kills a worker and a parameter server of a job, each once, when the job is calm."""
 
     def __init__(self, scene: Scene, job: str, stations: DemoCourse) -> None:
-        self._scene, self._job, self._stations = scene, job, stations
-        self._calm_since_s = time.monotonic()
+        self._scene, self._job, self._stations, self._calm = scene, job, stations, Calm(stations)
 
     def due(self) -> None:
         """Kill what is to be killed now."""
-        stations, now_s = self._stations, time.monotonic()
-        if stations.applying:
-            self._calm_since_s = now_s
-        calm_s = now_s - self._calm_since_s
+        stations, calm_s = self._stations, self._calm.lasts_s()
         if stations.killed_pod is None and _time_to_kill(stations, calm_s):
             stations.killed_pod = kill_worker(self._scene, self._job)
         if stations.killed_server is None and _time_to_lose(stations, calm_s):

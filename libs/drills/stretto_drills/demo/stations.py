@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,16 +21,16 @@ class Station:
 
 
 @dataclass(slots=True)
-class Watched:
+class Watched(ABC):
     """A job of the demonstration, and the stations that its events have passed."""
 
     stations: dict[str, Station]
     ended: str | None = None
     _began_s: float = 0.0
 
+    @abstractmethod
     def take(self, name: str, time_s: float, data: Json) -> None:
         """Fold in one event of the job."""
-        raise NotImplementedError
 
     def seen(self, name: str) -> bool:
         """Return whether a station has been passed."""

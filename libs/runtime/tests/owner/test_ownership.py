@@ -72,7 +72,7 @@ async def test_a_replica_that_lags_does_not_tell_where_a_log_was_cut(monkeypatch
 
 
 async def test_a_log_was_cut_behind_what_it_still_has_of_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Messages up to 400 are those of then, and what follows is later; a clock had gone back before 300."""
+    """The log kept its messages up to 400, and later ones follow; its server's clock had gone back before 300."""
 
     async def first(_bus: Bus, _stream: str, seq: int) -> Stored:
         time_s = 1000.0 if seq < 300 else float(seq) if seq <= 400 else 9000.0

@@ -141,7 +141,7 @@ class KeptStream:
         self._markers: set[int] = set()
         self._batches: dict[str, Batch] = {}
         self._writes: deque[tuple[Kept, bool]] = deque()
-        """Messages that were stored (True) and removed (False), in order, from the first one that is not synced"""
+        """Messages that were stored (True) and removed (False), in order; the first one is the oldest without a sync"""
 
     def configure(self, config: dict[str, Any]) -> None:
         """Take another configuration of the same subjects."""

@@ -43,7 +43,7 @@ VIEW: TypeAdapter[JobView] = TypeAdapter(JobView)
 
 
 class SimulatedGateway:
-    """A replica of the gateway, and each process that follows one that ended."""
+    """A replica of the gateway: its process, and the next one each time that its process has ended."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self.gateway: Gateway | None = None

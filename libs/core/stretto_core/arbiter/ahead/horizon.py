@@ -71,7 +71,7 @@ horizon.looks_ahead = True  # type: ignore[attr-defined]  # an attribute of the 
 
 
 def _near(table: AheadTable, relaxation: Relaxation, of_job: int) -> AheadTable:
-    """Return the table of the rows of the least loss, so many for each job on average, and of no change."""
+    """Return the table of ``of_job`` rows for each job on average, by the least loss, and of its row without change."""
     most = min(of_job * max(len(table.jobs), MANY), len(table.values)) - 1
     kept = relaxation.loss <= np.partition(relaxation.loss, most)[most]
     kept[table.starts] = True
@@ -79,8 +79,8 @@ def _near(table: AheadTable, relaxation: Relaxation, of_job: int) -> AheadTable:
 
 
 def _prices(table: AheadTable) -> Floats:
-    """Return prices at which the bound is nearly the least: those of a sample of jobs with its part of the room, then
-    mended on the rows of all jobs that come near at these prices."""
+    """Return prices at which the bound is nearly the least. They are found on a sample of jobs with its part of the
+    room, and mended on the rows of all jobs that come near at the sample's prices."""
     highest = np.maximum.reduceat(table.values, table.starts)
     by_value = np.argsort(highest, kind="stable")
     sampled = np.zeros(len(table.jobs), dtype=np.bool_)

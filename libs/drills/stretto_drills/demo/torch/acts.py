@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -22,7 +21,7 @@ from stretto_messages.values import Plan
 from ...story import Story, interruptible
 from .. import course
 from ..scene import Scene, folder_of, installed, told
-from ..script import kill_worker
+from ..script import Calm, kill_worker
 from . import summary
 from .stations import GrowingCourse, RanksCourse
 
@@ -46,7 +45,7 @@ def main(folder: Path | None, python: str, *, quiet: bool) -> int:
 
 
 def python_with_torch(named: str) -> str:
-    """Return the Python that runs the script. ``named``: by the user; empty: the one that runs Stretto.
+    """Return the Python that runs the script. ``named``: the user's; empty: the Python that runs Stretto.
 
     Raises BadInput: PyTorch cannot be imported there.
     """
@@ -132,14 +131,11 @@ class _Kill:
     """Kills a rank once, when its job was measured as it has grown, and is calm."""
 
     def __init__(self, scene: Scene, job: str, stations: RanksCourse) -> None:
-        self._scene, self._job, self._stations = scene, job, stations
-        self._calm_since_s = time.monotonic()
+        self._scene, self._job, self._stations, self._calm = scene, job, stations, Calm(stations)
 
     def due(self) -> None:
         """Kill what is to be killed now."""
-        stations, now_s = self._stations, time.monotonic()
-        if stations.applying:
-            self._calm_since_s = now_s
-        ready = stations.seen("speed") and now_s - self._calm_since_s > CALM_BEFORE_KILL_S
+        stations, calm_s = self._stations, self._calm.lasts_s()
+        ready = stations.seen("speed") and calm_s > CALM_BEFORE_KILL_S
         if stations.killed_pod is None and (ready or stations.share > KILL_AT_LATEST):
             stations.killed_pod = kill_worker(self._scene, self._job)
