@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
-from stretto_bus.reading import ordered_consumer
+from stretto_bus.reading import lost_end, ordered_consumer
 from stretto_bus.writer import Writer
 from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.machine import ArbiterMachine
@@ -26,7 +26,6 @@ from stretto_gateway.streams.bus import StreamBus
 from stretto_gateway.streams.continuity import Continuity
 from stretto_runtime.owner.dead_letters import DeadLetters
 from stretto_runtime.owner.session import Session
-from stretto_runtime.owner.state import lost_end
 from stretto_runtime.owner.state.state_codec import StateCodec
 from stretto_runtime.owner.tenure import succession
 from stretto_runtime.owner.tenure.ownership import Ownership

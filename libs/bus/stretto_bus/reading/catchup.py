@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from stretto_bus.bus import Bus
-from stretto_bus.faults import BusFault
-from stretto_bus.reading.ordered_consumer import BATCH, QUEUE_MESSAGES, SILENCE_S, OrderedConsumer, Stored
+from stretto_bus.reading.ordered_consumer import BATCH, QUEUE_MESSAGES, OrderedConsumer, Stored
 
 MERGE_FROM = 2000
 """Backlog from which a consumer per filter pays."""
@@ -31,29 +30,6 @@ class PullConsumer(OrderedConsumer):
 
     queue_max = QUEUE_MESSAGES // 2
     pulls = True
-
-
-class _Single(OrderedConsumer):
-    """A consumer that asks for hardly more than one message."""
-
-    queue_max = 2
-    pulls = True
-
-
-async def first_from(bus: Bus, stream: str, seq: int) -> Stored | None:
-    """Return the first message of a stream from a sequence on, without its body; None: the server has none yet, and it
-    may lag behind another one. Raises BusFault.
-    """
-    consumer = await _Single.open(bus, stream, [">"], seq, headers_only=True)
-    try:
-        if not consumer.backlog:
-            return None
-        async with asyncio.timeout(SILENCE_S):
-            return next(iter(await consumer.batch(1)), None)
-    except TimeoutError:
-        raise BusFault(f"the server did not send the message {seq} of {stream}") from None
-    finally:
-        await consumer.close()
 
 
 class Branch:

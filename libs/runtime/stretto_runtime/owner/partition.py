@@ -13,6 +13,7 @@ import asyncio
 
 import structlog
 from stretto_bus.faults import BusFault, Fault, Fenced
+from stretto_bus.reading.lost_end import is_replaced, kept_until
 from stretto_bus.writer import Fence, Writer, learn_streams
 
 from stretto_runtime.owner.context import Context
@@ -22,7 +23,6 @@ from stretto_runtime.owner.journal import Journal
 from stretto_runtime.owner.machines import Machines
 from stretto_runtime.owner.reports import Reports
 from stretto_runtime.owner.session import Orders, Parts, Session
-from stretto_runtime.owner.state.lost_end import is_replaced, kept_until
 from stretto_runtime.owner.state.recovery import Loaded, load
 from stretto_runtime.owner.state.snapshots import Snapshots
 from stretto_runtime.owner.tenure.succession import finish, published_ids

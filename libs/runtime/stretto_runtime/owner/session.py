@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 from stretto_bus.faults import BusFault
 from stretto_bus.reading.catchup import MergedConsumer, open_consumer
+from stretto_bus.reading.lost_end import Breaks, LogPlace, state_of
 from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored
 from stretto_bus.writer import Fence, Writer
 from stretto_wire.contract.registry import STREAM
@@ -21,7 +22,6 @@ from stretto_runtime.owner.journal import Journal
 from stretto_runtime.owner.reports import Reports
 from stretto_runtime.owner.requests import Requests
 from stretto_runtime.owner.side_effects import SideEffects
-from stretto_runtime.owner.state.lost_end import Breaks, LogPlace, state_of
 from stretto_runtime.owner.state.saving import LastSaves, Unsaved, next_save
 from stretto_runtime.owner.state.snapshots import Cursor, Snapshots
 

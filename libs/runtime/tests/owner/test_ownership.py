@@ -15,12 +15,12 @@ from runtime_live import Running, connect, eventually, settings_of, until_ready
 from stretto_bus import BusFault, Client
 from stretto_bus.bus import Bus
 from stretto_bus.faults import Fenced
+from stretto_bus.reading import lost_end
+from stretto_bus.reading.lost_end import Breaks, LogPlace
 from stretto_bus.reading.ordered_consumer import Stored
 from stretto_bus.writer import Fence, Writer
 from stretto_installation.server import EmbeddedServer
 from stretto_runtime import Runner
-from stretto_runtime.owner.state import lost_end
-from stretto_runtime.owner.state.lost_end import Breaks, LogPlace
 from stretto_runtime.owner.state.recovery import load
 from stretto_runtime.owner.state.snapshots import Cursor, Document, Snapshots
 from stretto_runtime.owner.tenure.ownership import Ownership, assign

@@ -12,9 +12,9 @@ from typing import NoReturn
 import stretto_wire as wire
 import structlog
 from stretto_bus import Bus, BusFault
+from stretto_bus.reading.lost_end import LogPlace, is_replaced, state_of
 from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored
 from stretto_bus.tasks import end
-from stretto_runtime.owner.state.lost_end import LogPlace, is_replaced, state_of
 
 LOOKS_AGAIN_S = 1.0
 log = structlog.get_logger("stretto.gateway")

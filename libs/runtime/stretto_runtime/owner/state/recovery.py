@@ -20,11 +20,11 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 from stretto_bus.faults import BusFault
+from stretto_bus.reading.lost_end import LogPlace
 from stretto_bus.reading.ordered_consumer import Stored
 from stretto_wire.contract.excerpts import Excerpt, Stream
 from stretto_wire.contract.registry import CHANNELS, EVENTS_KEPT_S, STATE_PREFIX, channel_of
 
-from stretto_runtime.owner.state.lost_end import LogPlace
 from stretto_runtime.owner.state.seals import Damage, Damaged, unseal
 from stretto_runtime.owner.state.snapshots import (
     SIDES,

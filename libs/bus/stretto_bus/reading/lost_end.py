@@ -7,15 +7,40 @@ States keep what was handled; inputs that were stored since the loss are handled
 
 from __future__ import annotations
 
+import asyncio
 from typing import NamedTuple
+
+from stretto_wire.contract.registry import STREAM
 
 from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault
-from stretto_bus.reading.catchup import first_from
-from stretto_wire.contract.registry import STREAM
+from stretto_bus.reading.ordered_consumer import SILENCE_S, OrderedConsumer, Stored
 
 TIME_EXACT_S = 2e-6
 """Times that differ by less are one: a cursor has microseconds, and a float of today some tenths of one."""
+
+
+class _Single(OrderedConsumer):
+    """A consumer that asks for hardly more than one message."""
+
+    queue_max = 2
+    pulls = True
+
+
+async def first_from(bus: Bus, stream: str, seq: int) -> Stored | None:
+    """Return the first message of a stream from a sequence on, without its body; None: the server has none yet, and it
+    may lag behind another one. Raises BusFault.
+    """
+    consumer = await _Single.open(bus, stream, [">"], seq, headers_only=True)
+    try:
+        if not consumer.backlog:
+            return None
+        async with asyncio.timeout(SILENCE_S):
+            return next(iter(await consumer.batch(1)), None)
+    except TimeoutError:
+        raise BusFault(f"the server did not send the message {seq} of {stream}") from None
+    finally:
+        await consumer.close()
 
 
 class LogPlace(NamedTuple):
