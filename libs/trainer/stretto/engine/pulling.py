@@ -23,9 +23,8 @@ from .transfer import Transfers, Wire
 _HINTS_MAX = 4
 """Hints that may wait to be sent; a later one is dropped, as its batch is near by then."""
 ALONG_BYTES_MAX = 2**21
-"""Bytes of a pull, in the mean over its servers, up to which it goes with a push. Above, a network that carries both
-ways at once is better used by two messages; below, a message costs more than its bytes: taste, two megabytes take 2 ms
-at 10 Gbit/s."""
+"""Bytes of a pull, in the mean over its servers, up to which it may go with a push. Above, a network that carries both
+ways at once is better used by two messages: taste, two megabytes take 2 ms at 10 Gbit/s."""
 PULL_KEPT_S = 1.0
 """Seconds for which a pull ahead may serve its step, which an evaluation for example delays: taste."""
 _NOTHING: F32 = np.zeros(0, np.float32)

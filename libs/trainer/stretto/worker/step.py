@@ -38,7 +38,7 @@ from ..model.reading import Prepared
 from ..stages.rows import RowsStage
 from .computing import RETRY_S, Computing, Stopping
 from .gradient_sum import GradientSum
-from .look_ahead import LOOK_AHEAD, LookAhead
+from .look_ahead import LOOK_AHEAD, LookAhead, TimedChoice
 from .pushing import Push, Pusher
 from .step_timer import StepTime, StepTimer
 
@@ -148,6 +148,8 @@ class Trainer:
         self._begun: int | None = None  # shard
         self._ahead: _Ahead | None = None
         self._look_ahead = look_ahead or LookAhead()
+        self._along = TimedChoice()  # whether a pull beside a computation goes with a push
+        self._counted_s = 0.0
         self.last_loss = float("nan")
 
     def train(self, work: Work, ahead: Work | None = None) -> Stopped | None:
@@ -299,6 +301,8 @@ class Trainer:
         if coming is not None:
             self._hint(coming, following[0], pipeline)
             if pipeline:
+                if not self._along.is_on:
+                    self._pusher.send()
                 pull = self._pusher.pull_along(coming.keys) or self._computing.begin_pull(coming.keys)
         self._pusher.send()
         return pull
@@ -334,7 +338,10 @@ class Trainer:
         ended_s = time.monotonic()
         self._meter.step(begun_s, ended_s, place.end - place.begin, times)
         if self._parameters.has_cold_rows:
-            self._look_ahead.passed(ended_s - begun_s)
+            self._look_ahead.choice.passed(ended_s - begun_s)
+        else:  # steps overlap: each is as long as the time since the one before, unless training began with it
+            self._along.passed(ended_s - max(begun_s, self._counted_s))
+        self._counted_s = ended_s
 
     def close(self) -> None:
         self._pusher.close()
