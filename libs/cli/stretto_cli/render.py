@@ -292,6 +292,7 @@ _GISTS: dict[str, Any] = {
     "job-submitted": lambda d: f"{_trains(d['spec'])}, {counted(d['spec']['dataset']['samples'], 'sample')}",
     "job-cancelled": lambda d: f"by {d['by']}" + (f": {d['reason']}" if d["reason"] else ""),
     "job-failed": lambda d: d["reason"],
+    "end-lost": lambda d: f"the server has lost what it had stored after {d['kept']}",
     "data-arrived": lambda d: ", ".join(
         [*(f"{p['name']}: {counted(p['samples'], 'sample')}" for p in d["partitions"]), *["closed"] * d["closed"]]
     ),

@@ -16,6 +16,8 @@ from stretto_bus.bus import Bus
 from stretto_bus.faults import BusFault
 from stretto_bus.reading.ordered_consumer import SILENCE_S, OrderedConsumer, Stored
 
+LOOKS_MOST, LOOKS_AGAIN_S = 6, 0.5
+"""Looks at a place of the log of which a server tells nothing, and the pause between them: the server may lag."""
 TIME_EXACT_S = 2e-6
 """Times that differ by less are one: a cursor has microseconds, and a float of today some tenths of one."""
 
@@ -43,6 +45,15 @@ async def first_from(bus: Bus, stream: str, seq: int) -> Stored | None:
         await consumer.close()
 
 
+async def _first_surely(bus: Bus, seq: int) -> Stored | None:
+    """Return the first message of the log from a sequence on; None: several looks found none. Raises BusFault."""
+    for _ in range(LOOKS_MOST):
+        if (found := await first_from(bus, STREAM, seq)) is not None:
+            return found
+        await asyncio.sleep(LOOKS_AGAIN_S)
+    return None
+
+
 class LogPlace(NamedTuple):
     """A place of the log: the sequence ``seq``. ``time_s``: when the server stored the message there, seconds since the
     epoch; 0: unknown.
@@ -62,7 +73,7 @@ async def is_replaced(bus: Bus, place: LogPlace) -> bool:
 
 async def _is_there(bus: Bus, place: LogPlace) -> bool | None:
     """Return whether the message at a place is the one of then; None: nobody knows, or none is there."""
-    found = await first_from(bus, STREAM, place.seq) if place.time_s else None
+    found = await _first_surely(bus, place.seq) if place.time_s else None
     if found is None or found.seq != place.seq or found.subject == place.or_at:
         return None
     return abs(found.time_s - place.time_s) <= TIME_EXACT_S
@@ -85,7 +96,7 @@ async def kept_until(bus: Bus, saved: LogPlace, place: LogPlace, end: int) -> in
     low, high = saved.seq if await _is_there(bus, saved) else 0, end
     while place.time_s and high - low > 1:
         middle = (low + high) // 2
-        found = await first_from(bus, STREAM, middle)
+        found = await _first_surely(bus, middle)
         if found is None:  # there is ``end`` at least
             raise BusFault(f"the server tells of no message of {STREAM} from {middle} on: it lags")
         if found.time_s > place.time_s + TIME_EXACT_S:
@@ -119,7 +130,8 @@ class Breaks:
             return
         reached, handled = self._at
         try:
-            end, replaced = await state_of(bus, "last_seq"), await is_replaced(bus, handled)
+            end = await state_of(bus, "last_seq")
+            replaced = end >= reached and await is_replaced(bus, handled)
         except BusFault:
             return
         self._at = None

@@ -13,6 +13,9 @@ from .exchange import accepted, error_of, opened
 from .outage import RECONNECT_PAUSE_S, Patience, Unavailable, available
 from .server_sent import Frame, Parser
 
+END_LOST = "end-lost"
+"""Name of the event by which a gateway tells that its server has lost what was stored after the event's ``id``."""
+
 
 @dataclass(frozen=True, slots=True)
 class Event:
@@ -52,9 +55,10 @@ async def events(
     names: Iterable[str],
     has_answered: bool = False,
 ) -> AsyncGenerator[Event]:
-    """Yield the events after a sequence, each once and in order.
+    """Yield the events after a sequence, each once and in order; ``END_LOST`` undoes those that came with a later id.
 
-    1. Read from the sequence of the last event that was complete (``Last-Event-ID``).
+    1. Read from the last event that was complete: ``Last-Event-ID`` has its sequence, and its time, by which the
+       gateway knows whether the event still is stored.
     2. If the connection breaks, or a stream that is to be followed ends, wait until the gateway is back, and begin
        again with 1.
 
@@ -63,17 +67,18 @@ async def events(
     """
     path = below("jobs", job, "events") if job else "/events"
     params = (("follow", "true" if follow else "false"), *(("event", name) for name in names))
-    last, patience = after, Patience(connection)
+    last, stored, patience = after, "", Patience(connection)
     while True:
-        parser = Parser()
+        parser, resumed = Parser(), {"Last-Event-ID": f"{last}{stored}"}
         try:
-            async with opened(connection, GatewayRequest("GET", path, params, {"Last-Event-ID": str(last)})) as found:
+            async with opened(connection, GatewayRequest("GET", path, params, resumed)) as found:
                 async for part in _stream_of(*found):
                     patience.over()
                     for frame in parser.feed(part):
                         event = event_of(frame)
-                        if event.id > last:
-                            last = event.id
+                        if event.id > last if event.name != END_LOST else event.id < last:
+                            last, time_s = event.id, event.body.get("time_s")
+                            stored = f"@{time_s}" if time_s and event.name != END_LOST else ""
                             yield event
             if not follow:
                 return

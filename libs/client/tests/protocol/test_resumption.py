@@ -17,6 +17,7 @@ from stretto_client.protocol.connection import Answer, GatewayRequest, Transport
 from stretto_client.protocol.events import Event, events
 from stretto_client.protocol.outage import RECONNECT_S
 
+STREAM = {"content-type": "text/event-stream"}
 Speaking = Callable[[Handler], Any]
 
 
@@ -70,6 +71,27 @@ def test_a_stream_that_is_cut_at_any_byte_has_every_event_once(
     seqs: list[int], cuts: list[int], piece: int, after: int
 ) -> None:
     assert read(Network(seqs, cuts, piece), after) == [seq for seq in seqs if seq > after]
+
+
+def test_what_a_server_has_lost_is_undone_and_read_anew_from_there(speaking_to: Speaking) -> None:
+    """A reader that has less than is left stays where it is; whoever comes back says when his last event was stored."""
+    asked: list[str] = []
+    stored = b'id: 5\nevent: shard-leased\ndata: {"seq": 5, "time_s": 7.25}\n\n'
+    loss = b'id: %d\nevent: end-lost\ndata: {"seq": %d, "time_s": 9.5}\n\n'
+    texts = iter([frame(4) + stored, loss % (3, 3), frame(4) + loss % (8, 8), frame(5)])
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/status"):
+            return httpx.Response(200, json={"ready": True})
+        asked.append(request.headers["last-event-id"])
+        text = next(texts, None)
+        return httpx.Response(401) if text is None else httpx.Response(200, content=text, headers=STREAM)
+
+    found: list[int] = []
+    with pytest.raises(Refused, match="401"):
+        collect(speaking_to(handle).events("x"), found)
+    assert found == [4, 5, 3, 4, 5]
+    assert asked == ["0", "5@7.25", "3", "4", "5"]
 
 
 def test_every_single_cut_of_one_stream_is_bridged() -> None:
@@ -133,7 +155,7 @@ def collect(events: Iterable[Event], found: list[int]) -> None:
 
 
 def streamed(*seqs: int) -> httpx.Response:
-    return httpx.Response(200, content=b"".join(map(frame, seqs)), headers={"content-type": "text/event-stream"})
+    return httpx.Response(200, content=b"".join(map(frame, seqs)), headers=STREAM)
 
 
 def test_a_followed_stream_that_ends_is_opened_again(speaking_to: Speaking) -> None:

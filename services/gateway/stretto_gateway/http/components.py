@@ -19,6 +19,7 @@ from stretto_wire.rest.journal import JournalEnd, StoredMessage
 from stretto_wire.rest.problems import ProblemBody
 
 from ..read_model.parts import ALWAYS, PARTS_OF
+from .event_stream import END_LOST
 
 AT = "#/components/schemas/"
 EVENT, AUDIT_LINE, JOB, ARRIVED = "Event", "AuditEntry", "job.JobSpec", "Arrived"
@@ -60,6 +61,7 @@ def completed(document: Schema) -> Schema:
     components[EVENT] = {
         "title": EVENT,
         "description": "The `data` of one server-sent event; its `id` is `seq`. Ignore events of unknown names. "
+        f"`{END_LOST}`, of no job: the server has lost what it had stored after `seq`; forget events of larger ids. "
         "`x-parts`: the parts of a job that each may change.",
         "oneOf": [ref(title) for _, title in frames],
         "discriminator": {"propertyName": "event", "mapping": mapping},

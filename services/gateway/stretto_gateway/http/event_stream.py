@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from asyncio import FIRST_COMPLETED
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator
 from contextlib import aclosing, contextmanager
 from typing import Any
+
+from stretto_bus.faults import BusFault
+from stretto_bus.reading.lost_end import LogPlace
+from stretto_wire.surroundings import wall_s
 
 from ..problems import Problem
 from ..streams.stored_events import EventSource, Selection, StoredEvent
 
+LAST_EVENT_ID = re.compile(r"([0-9]{1,18})(?:@([0-9]{1,12}(?:\.[0-9]{1,9})?))?")
+"""Sequence of an event, and the time at which it was stored: by both, a server knows whether it has lost it."""
+END_LOST = "end-lost"
+"""Name of the frame after which a stream ends: nothing that came with a later id is stored any more."""
 ALLOWED_S = 2.0
 """Interval at which the token of a stream's reader is checked again."""
 
@@ -36,21 +46,28 @@ def frame(event: StoredEvent) -> bytes:
     return f"id: {event.seq}\nevent: {event.name}\ndata: {document(event)}\n\n".encode()
 
 
-def start_of(last_event_id: str | None, after: int | None) -> int:
-    """Return the first sequence to send. The header of a reconnecting client wins over ``after``. Raises Problem
-    400."""
+def loss(kept: int) -> StoredEvent:
+    """Return the news that nothing is stored any more of what was after the sequence ``kept``."""
+    kind, data = f"stretto.gateway.{END_LOST}.v1", json.dumps({"kept": kept})
+    return StoredEvent(kept, wall_s(), kind, "gateway", END_LOST, "", None, data)
+
+
+def place_of(last_event_id: str | None, after: int | None) -> LogPlace:
+    """Return the place of the last event that a reader has. The header of a reconnecting client wins over ``after``.
+    Raises Problem 400.
+    """
     if last_event_id is None or last_event_id == "":
-        return (after or 0) + 1
-    if not last_event_id.isascii() or not last_event_id.isdigit() or len(last_event_id) > 18:
+        return LogPlace(after or 0, 0.0)
+    if (found := LAST_EVENT_ID.fullmatch(last_event_id)) is None:
         raise Problem(
             400,
             "bad-request",
             "Last-Event-ID is not a sequence of this stream",
             field="Last-Event-ID",
             value=last_event_id,
-            remedy="the id of the last event received, a whole number",
+            remedy="the id of the last event received, a whole number; @ and its time_s may follow",
         )
-    return int(last_event_id) + 1
+    return LogPlace(int(found[1]), float(found[2] or 0.0))
 
 
 class Readers:
@@ -100,25 +117,56 @@ class Readers:
 
 async def stream(
     source: EventSource,
-    start_seq: int,
+    after: LogPlace,
     selection: Selection,
     live: bool,
     keepalive_s: float,
     allowed: Callable[[], Awaitable[bool]],
 ) -> AsyncGenerator[bytes]:
-    """Yield the frames of the selected events, and a comment whenever ``keepalive_s`` pass without a frame.
+    """Yield the frames of the selected events after a place, and a comment whenever ``keepalive_s`` pass without one.
 
-    The stream ends soon after its reader is no longer ``allowed`` to read.
+    The stream ends soon after its reader is no longer ``allowed`` to read. At its begin, and a ``live`` one after each
+    break of the connection to the bus, it looks whether the last event still is stored. If the server has lost that,
+    the stream tells what is left, and ends: its reader forgets what came later, and reads on from there.
     """
     yield b"retry: 1000\n\n"
-    events = source.follow(start_seq, selection, live)
+    while True:
+        broke = source.breaks.next
+        try:
+            kept = await source.kept_of(after)
+        except BusFault:  # whoever resumes asks again
+            yield b": whether the last event is stored is not known yet\n\n"
+            return
+        if kept is not None:
+            yield frame(loss(kept))
+            return
+        events = source.follow(after.seq + 1, selection, live)
+        async with aclosing(_until(broke if live else None, events, keepalive_s, allowed)) as parts:
+            async for part in parts:
+                if isinstance(part, StoredEvent):
+                    after = LogPlace(part.seq, part.time_s)
+                yield frame(part) if isinstance(part, StoredEvent) else part
+        if not (live and broke.done()):
+            return
+
+
+async def _until(
+    broke: asyncio.Future[None] | None,
+    events: AsyncIterator[StoredEvent],
+    keepalive_s: float,
+    allowed: Callable[[], Awaitable[bool]],
+) -> AsyncGenerator[StoredEvent | bytes]:
+    """Yield events and comments until the connection breaks. What has arrived since is not yielded."""
     clock = asyncio.get_running_loop().time
     sent_s = checked_s = clock()
     pending: asyncio.Task[StoredEvent] | None = None
     try:
         while True:
             pending = pending or asyncio.ensure_future(anext(events))  # type: ignore[arg-type]
-            done, _ = await asyncio.wait([pending], timeout=min(keepalive_s, ALLOWED_S))
+            waited = [pending] if broke is None else [pending, broke]
+            done, _ = await asyncio.wait(waited, timeout=min(keepalive_s, ALLOWED_S), return_when=FIRST_COMPLETED)
+            if broke is not None and broke.done():
+                return
             if clock() - checked_s >= ALLOWED_S:
                 checked_s = clock()
                 if not await allowed():
@@ -136,7 +184,7 @@ async def stream(
             finally:
                 pending = None
             sent_s = clock()
-            yield frame(event)
+            yield event
     finally:
         if pending is not None:
             pending.cancel()

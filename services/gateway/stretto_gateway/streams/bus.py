@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -13,6 +14,7 @@ import structlog
 from stretto_bus import Bus, BusFault, CallRefused, Client
 from stretto_bus.faults import Fenced
 from stretto_bus.reading.damage import Damage, find_damage
+from stretto_bus.reading.lost_end import LogPlace
 from stretto_bus.reading.newest import newest
 from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored, follow, read, scan
 from stretto_bus.tasks import end
@@ -27,7 +29,7 @@ from stretto_wire.contract.registry import AUDIT, AUDIT_SUBJECT, PARTITIONS, SER
 from stretto_wire.rest.answers import ServiceView
 
 from ..problems import Problem, kind_of
-from .continuity import Continuity, while_whole
+from .continuity import BreakSignal, Continuity, kept_of, while_whole
 from .stored_events import NewestEvents, Selection, StoredEvent, trace_id_of
 
 NAME = "gateway"
@@ -49,11 +51,13 @@ class StreamBus:
         """Age at which events leave the stream; known once ``kept`` has been called."""
         self.refuses = ""
         """The reason why every change is refused at once: the bus stores nothing."""
+        self.breaks = BreakSignal()
         self._entry = f"{STATE_PREFIX}tried.{NAME}.{secrets.token_hex(8)}"
 
     def reached(self, bus: Bus) -> None:
         """Use ``bus`` from here on."""
         self._client = Client(bus, NAME, self._tracing)
+        bus.on_reconnect.append(self.breaks.note)
 
     @property
     def there(self) -> bool:
@@ -210,7 +214,7 @@ class StreamBus:
             while True:
                 if reporting is None and (left <= 0 or (consumer.pending == 0 and not consumer.ready())):
                     caught_up()
-                    reporting = asyncio.create_task(self._fold_reports(report))
+                    reporting = asyncio.create_task(_fold_reports(self._bus, report))
                 for stored in await consumer.batch():
                     left -= 1
                     continuity.read(stored)
@@ -221,24 +225,9 @@ class StreamBus:
                 await end(reporting)
             await consumer.close()
 
-    async def _fold_reports(self, report: Callable[[Message, float], None]) -> None:
-        """Read telemetry at intervals, so that a flood of it costs little. Never returns."""
-        consumer: OrderedConsumer | None = None
-        while consumer is None:
-            try:
-                consumer = await OrderedConsumer.open(self._bus, wire.TELEMETRY, ["*.tel.>"])
-            except BusFault as fault:
-                log.warning("telemetry cannot be read yet", fault=str(fault))
-                await asyncio.sleep(FLOODED_TURN_S)
-        try:
-            while True:
-                batch = await consumer.batch(RANGE_MAX)
-                for stored in thinned(batch):
-                    _apply(stored, lambda message, at: report(message, at.time_s))
-                if len(batch) < RANGE_MAX:
-                    await asyncio.sleep(FLOODED_TURN_S)
-        finally:
-            await consumer.close()
+    async def kept_of(self, place: LogPlace) -> int | None:
+        """Return the last sequence that is left, if the event at a place is lost; None: it is not. Raises BusFault."""
+        return await kept_of(self._bus, place) if place.seq else None
 
     async def follow(self, start_seq: int, selection: Selection, live: bool) -> AsyncIterator[StoredEvent]:
         """Yield events from ``start_seq`` on, in stored order. Without ``live``, end with the last event stored now."""
@@ -273,6 +262,26 @@ class StreamBus:
         return NewestEvents(events, found.before)
 
 
+async def _fold_reports(bus: Bus, report: Callable[[Message, float], None]) -> None:
+    """Read telemetry at intervals, so that a flood of it costs little. Never returns."""
+    consumer: OrderedConsumer | None = None
+    while consumer is None:
+        try:
+            consumer = await OrderedConsumer.open(bus, wire.TELEMETRY, ["*.tel.>"])
+        except BusFault as fault:
+            log.warning("telemetry cannot be read yet", fault=str(fault))
+            await asyncio.sleep(FLOODED_TURN_S)
+    try:
+        while True:
+            batch = await consumer.batch(RANGE_MAX)
+            for stored in thinned(batch):
+                _apply(stored, lambda message, at: report(message, at.time_s))
+            if len(batch) < RANGE_MAX:
+                await asyncio.sleep(FLOODED_TURN_S)
+    finally:
+        await consumer.close()
+
+
 def service_views(entries: Iterable[tuple[str, bytes]]) -> list[ServiceView]:
     """Return the services by the entries of their members and owners.
 
@@ -295,10 +304,13 @@ def service_views(entries: Iterable[tuple[str, bytes]]) -> list[ServiceView]:
 
 
 def to_event(stored: Stored) -> StoredEvent | None:
-    """Return an event for clients; None for a subject that is not in the registry."""
+    """Return an event for clients; None for a subject that is not in the registry, and for what is no JSON: its frame
+    would end the stream of every reader, again and again.
+    """
     try:
         channel = wire.channel_at(stored.subject)
-    except wire.WireError:
+        json.loads(stored.data)
+    except (wire.WireError, ValueError):
         return None
     return StoredEvent(
         seq=stored.seq,

@@ -12,7 +12,7 @@ from typing import NoReturn
 import stretto_wire as wire
 import structlog
 from stretto_bus import Bus, BusFault
-from stretto_bus.reading.lost_end import LogPlace, is_replaced, state_of
+from stretto_bus.reading.lost_end import LogPlace, is_replaced, kept_until, state_of
 from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored
 from stretto_bus.tasks import end
 
@@ -22,6 +22,26 @@ log = structlog.get_logger("stretto.gateway")
 
 class EndLost(BusFault):
     """The server has lost events that were read."""
+
+
+class BreakSignal:
+    """Tells whoever reads a stream that the connection was broken: what comes next may have other sequences."""
+
+    def __init__(self) -> None:
+        self._next: asyncio.Future[None] | None = None
+
+    @property
+    def next(self) -> asyncio.Future[None]:
+        """Return what is done once the connection has broken, and before anything comes of the new one."""
+        if self._next is None:
+            self._next = asyncio.get_running_loop().create_future()
+        return self._next
+
+    def note(self) -> None:
+        """Note that the connection was broken."""
+        if self._next is not None:
+            self._next.set_result(None)
+            self._next = None
 
 
 class Continuity:
@@ -50,20 +70,26 @@ class Continuity:
         while True:
             await self._broke.wait()
             try:
-                is_lost = await self._is_lost(bus)
-                if is_lost:  # a new leader of a cluster may lag for a moment
-                    await asyncio.sleep(LOOKS_AGAIN_S)
-                    is_lost = await self._is_lost(bus)
+                kept = await kept_of(bus, self._before)
             except BusFault as fault:
                 log.warning("the end of the stream is not known yet", fault=str(fault))
                 await asyncio.sleep(LOOKS_AGAIN_S)
                 continue
-            if is_lost:
-                raise EndLost(f"{wire.STREAM} has lost what was read up to {self._before.seq}: its server lost its end")
+            if kept is not None:
+                raise EndLost(f"{wire.STREAM} has lost what was read from {kept + 1} to {self._before.seq}")
             self._broke.clear()
 
-    async def _is_lost(self, bus: Bus) -> bool:
-        return await state_of(bus, "last_seq") < self._before.seq or await is_replaced(bus, self._before)
+
+async def kept_of(bus: Bus, place: LogPlace) -> int | None:
+    """Return the last sequence of the stream that its server has kept, if it has lost the message at a place; None: it
+    has not. Raises BusFault.
+    """
+    for pause_s in (0.0, LOOKS_AGAIN_S):  # a new leader of a cluster may lag for a moment
+        await asyncio.sleep(pause_s)
+        end = await state_of(bus, "last_seq")
+        if end >= place.seq and not await is_replaced(bus, place):
+            return None
+    return await kept_until(bus, LogPlace(0, 0.0), place, end + 1)
 
 
 async def while_whole(bus: Bus, reading: Callable[[Continuity], Coroutine[None, None, None]]) -> None:

@@ -7,6 +7,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass
 from typing import Protocol
 
+from stretto_bus.reading.lost_end import LogPlace
+
+from .continuity import BreakSignal
+
 TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 ROUNDS = 5
 """Pages that are read, at most, for one page of the newest events of a team."""
@@ -50,6 +54,13 @@ class NewestEvents:
 class EventSource(Protocol):
     """A source of stored events."""
 
+    breaks: BreakSignal
+    """The breaks of the connection to the source"""
+
+    async def kept_of(self, place: LogPlace) -> int | None:
+        """Return the last sequence that is left, if the event at a place is lost; None: it is not. Raises BusFault."""
+        ...
+
     def follow(self, start_seq: int, selection: Selection, live: bool) -> AsyncIterator[StoredEvent]:
         """Yield events from ``start_seq`` on. Without ``live``, end after the last event stored now."""
         ...
@@ -64,6 +75,7 @@ class ReadableEvents:
 
     def __init__(self, source: EventSource, readable: Callable[[StoredEvent], Awaitable[bool]]) -> None:
         self._source, self._readable = source, readable
+        self.breaks, self.kept_of = source.breaks, source.kept_of
 
     async def follow(self, start_seq: int, selection: Selection, live: bool) -> AsyncGenerator[StoredEvent]:
         """Yield the readable events (``EventSource.follow``)."""

@@ -8,6 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import StringConstraints
+from stretto_bus.reading.lost_end import LogPlace
 from stretto_messages.base import JOB_PATTERN
 
 from ...access.turns import Turns
@@ -22,7 +23,14 @@ After = Annotated[int | None, Query(ge=0, le=SEQ_MAX, description="send only eve
 Follow = Annotated[bool, Query(description="false: end after the last event stored now")]
 EventName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]([a-z0-9-]{0,58}[a-z0-9])?$")]
 Names = Annotated[list[EventName], Query(max_length=50, description="only events of these names, e.g. plan-decided")]
-LastEventId = Annotated[str | None, Header(alias="Last-Event-ID", max_length=100)]
+LastEventId = Annotated[
+    str | None,
+    Header(
+        alias="Last-Event-ID",
+        max_length=100,
+        description="id of the last event received; if @ and its time_s follow, a loss of that event is always told",
+    ),
+]
 Limit = Annotated[int, Query(ge=1, le=200, description="number of events")]
 Before = Annotated[int | None, Query(ge=0, le=SEQ_MAX, description="only events below this sequence; none: the newest")]
 Since = Annotated[
@@ -44,11 +52,11 @@ def routes(views: JobViews, settings: GatewaySettings) -> APIRouter:
         caller = request.state.caller
         return views.source if caller.reads_all else views.events(caller.reads)
 
-    def answer(request: Request, start_seq: int, selection: Selection, follow: bool) -> StreamingResponse:
+    def answer(request: Request, after: LogPlace, selection: Selection, follow: bool) -> StreamingResponse:
         who = name_of(request)
         readers.check(who)
         keepalive_s, allowed = settings.keepalive_s, request.state.allowed
-        frames = event_stream.stream(source_of(request), start_seq, selection, follow, keepalive_s, allowed)
+        frames = event_stream.stream(source_of(request), after, selection, follow, keepalive_s, allowed)
         return StreamingResponse(
             readers.counted(who, frames),
             media_type="text/event-stream",
@@ -65,7 +73,7 @@ def routes(views: JobViews, settings: GatewaySettings) -> APIRouter:
         last_event_id: LastEventId = None,
     ) -> StreamingResponse:
         """Stream events of readable jobs as server-sent events. The id is the sequence; Last-Event-ID resumes."""
-        return answer(request, event_stream.start_of(last_event_id, after), Selection(job, tuple(event)), follow)
+        return answer(request, event_stream.place_of(last_event_id, after), Selection(job, tuple(event)), follow)
 
     @router.get("/events/newest", operation_id="listNewestEvents", responses=PAGE)
     async def newest(
@@ -101,6 +109,6 @@ def routes(views: JobViews, settings: GatewaySettings) -> APIRouter:
     ) -> StreamingResponse:
         """Stream events of one job, from its first one on."""
         views.view(job)
-        return answer(request, event_stream.start_of(last_event_id, after), Selection(job, tuple(event)), follow)
+        return answer(request, event_stream.place_of(last_event_id, after), Selection(job, tuple(event)), follow)
 
     return router
