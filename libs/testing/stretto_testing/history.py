@@ -16,11 +16,12 @@ import structlog
 from stretto_bus.faults import Fault
 from stretto_dispatcher.service import Dispatcher
 from stretto_messages.gateway import JobCancelled
-from stretto_parameters.records import Own
-from stretto_wire.contract.registry import partition_of
+from stretto_wire.contract.registry import DEAD_LETTERS, STREAM, partition_of
 
 from stretto_testing.checks import Check
-from stretto_testing.faults import POWER, UPGRADE, WITHIN_S, Blow, Faults, drawn
+from stretto_testing.faults.injected import POWER, RESTORE, UPGRADE, WITHIN_S, Blow, Faults, drawn
+from stretto_testing.faults.restorations import Restoration
+from stretto_testing.faults.upgrades import obey
 from stretto_testing.installation import SimulatedInstallation, until
 from stretto_testing.invariants import Watch, books, decided_again, files, views
 from stretto_testing.jetstream.streams import Kept, KeptStream
@@ -30,7 +31,6 @@ from stretto_testing.processes.services import DECIDING, Conditions, folder_of, 
 from stretto_testing.processes.training import BATCH, BATCHES_PER_SHARD, Job
 from stretto_testing.processes.versions import worded
 from stretto_testing.simulation import Simulation
-from stretto_testing.upgrades import obey
 
 FAULTS_MOST = 8
 WHOLE_EVERY = 6
@@ -38,6 +38,8 @@ POWER_EVERY, POWER_AT = 12, 3
 """A history whose seed has this remainder (``POWER_AT``) ends with a loss of power, and never has all services."""
 UPGRADE_EVERY, UPGRADE_AT, UPGRADE_WHOLE_AT = 12, 9, 6
 """A history whose seed has one of these remainders upgrades services and takes it back; ``UPGRADE_WHOLE_AT``: all."""
+RESTORE_EVERY, RESTORE_AT, RESTORE_WHOLE_EVERY, RESTORE_WHOLE_AT = 12, 1, 24, 12
+"""A history whose seed has one of these remainders is lost, and restored from a backup; ``RESTORE_WHOLE_AT``: all."""
 WORDED_SHARE = 0.5
 """Share of upgrades whose versions differ in what they write."""
 LIVE_WITHIN_S, CALMS_S = 240.0, 10.0
@@ -92,6 +94,11 @@ class History:
         if faults is None and seed % UPGRADE_EVERY in (UPGRADE_AT, UPGRADE_WHOLE_AT):
             at_s, lasts_s = round(upgrade.uniform(2.0, WITHIN_S), 3), round(upgrade.uniform(0.0, 10.0), 3)
             self._faults.append(Blow(at_s, UPGRADE, lasts_s, 1, round(upgrade.random(), 6)))
+        restore = Random(f"restore {seed}")
+        if faults is None and (seed % RESTORE_EVERY == RESTORE_AT or seed % RESTORE_WHOLE_EVERY == RESTORE_WHOLE_AT):
+            at_s, goes_on_s = round(restore.uniform(0.0, WITHIN_S), 3), round(restore.uniform(0.0, 15.0), 3)
+            self._faults.append(Blow(at_s, RESTORE, goes_on_s, 1, 0.0))
+        self._is_restored = any(fault.kind == RESTORE for fault in self._faults)
         self._is_upgraded = any(fault.kind == UPGRADE for fault in self._faults)
         self._is_worded = self._is_upgraded and Random(f"worded {seed}").random() < WORDED_SHARE
         self._loses_power = any(fault.kind == POWER for fault in self._faults)
@@ -102,10 +109,8 @@ class History:
         self._conditions = Conditions.drawn(draw, folder_of(seed), settings)
         self._is_whole = seed % WHOLE_EVERY == 0
         for job in self._jobs if self._is_whole else ():
-            job.checkpoint_every_s = CHECKPOINT_EVERY_S
-            job.servers_least = 1 + (self._conditions.cores > 1.0 and draw.random() < SEVERAL_SHARE)
-            for server in job.servers:
-                server.own[:] = Own.NOT_MINE  # until parameter servers claim them
+            several = self._conditions.cores > 1.0 and draw.random() < SEVERAL_SHARE
+            job.await_servers(CHECKPOINT_EVERY_S, 1 + several)
         self._workers, self._replicas = draw.randrange(1, 4), draw.randrange(2, 4)
         self._tell, self._programs = tell, programs
         known = partition_of(self._jobs[0].name)  # its owner has handled something
@@ -134,7 +139,7 @@ class History:
             self._tell = None  # what is left of processes has nothing more to say
         structlog.configure(**before)
         outcome.broken += self._watch.broken + [f"{Check.ERRORS}: {text}" for text in simulation.faults]
-        if not any("worker" in fault or "kill ps" in fault for fault in outcome.injected):
+        if not any("worker" in fault or "kill ps" in fault or RESTORE in fault for fault in outcome.injected):
             outcome.broken += self._watch.expired
         if all(fault.startswith(("kill replica", "stop replica", UPGRADE)) for fault in outcome.injected):
             outcome.broken += self._watch.failed
@@ -146,26 +151,22 @@ class History:
         simulation, outcome = self._simulation, self._outcome
         installation = await SimulatedInstallation.open(simulation, self._conditions.cores, self._conditions.window_s)
         installation.is_upgraded, installation.is_worded = self._is_upgraded, self._is_worded
-        faults = Faults(installation, list(self._faults), lambda lost: self._go_on(installation, lost))
+        restoration = Restoration(
+            installation, self._conditions.folder, self._remember, lambda: self._go_back(installation)
+        )
+        faults = Faults(installation, list(self._faults), lambda lost: self._go_on(installation, lost), restoration.run)
         outcome.injected = faults.injected
-        for kind in self._services:
-            installation.run_service(self._conditions.maker(kind), self._replicas)
-        if self._is_whole:
-            installation.run_service(
-                lambda: self._conditions.make_actuator(installation.place.backend()), self._replicas
-            )
-        for _ in range(GATEWAYS if self._is_whole or self._loses_power else 0):
-            installation.run_gateway(self._conditions.gateway())
-        if self._is_upgraded:
-            installation.run(obey(installation, self._watch.services))
-        for name, program in self._programs.items():
-            installation.run_program(name, program)
-        for job in self._jobs:
-            await installation.submit(job, 0 if self._is_whole else self._workers)
+        await self._begin(installation)
         if self._loses_power:
             await asyncio.sleep(faults.end_s + CALMS_S - simulation.loop.time())
             await self._begin_again(installation)
             return
+        if self._is_restored:
+            if not await until(lambda: restoration.is_over, faults.end_s + LIVE_WITHIN_S - simulation.loop.time()):
+                outcome.broken.append(f"{Check.LIVENESS}: not restored {LIVE_WITHIN_S:g} s after the last fault")
+                return
+            outcome.broken += restoration.broken
+            faults.end_s = max(faults.end_s, simulation.loop.time())
         ends_s = faults.end_s + LIVE_WITHIN_S
         if not await until(lambda: all(job.is_over for job in self._jobs), ends_s - simulation.loop.time()):
             late = [job.name for job in self._jobs if not job.is_over]
@@ -177,14 +178,61 @@ class History:
         if not await until(lambda: all(upgrade.done() for upgrade in faults.upgrades), LIVE_WITHIN_S):
             outcome.broken.append(f"{Check.LIVENESS}: the upgrade was not taken back within {LIVE_WITHIN_S:g} s")
         await asyncio.sleep(CALMS_S)
-        outcome.broken += books(installation) + self._watch.letters() + await views(installation, True)
-        simulation.server.lag_share = 0.0  # whoever looks for himself may be shown less than there is
+        outcome.broken += await self._ended(installation)
+
+    async def _ended(self, installation: SimulatedInstallation) -> list[str]:
+        """Return what is wrong at the end."""
+        found = books(installation) + self._watch.letters() + await views(installation, True)
+        installation.simulation.server.lag_share = 0.0  # whoever looks for himself may be shown less than there is
         services = [self._conditions.make(kind) for kind in self._services]
         if self._is_whole:
-            outcome.broken += self._closed() + files(installation, self._conditions.folder)
+            found += self._closed() + files(installation, self._conditions.folder)
             services.append(self._conditions.make_actuator(installation.place.backend()))
         for service in services:
-            outcome.broken += await decided_again(installation, service)
+            found += await decided_again(installation, service)
+        return found
+
+    async def _begin(self, installation: SimulatedInstallation) -> None:
+        """Start everything, and submit the jobs."""
+        for kind in self._services:
+            installation.run_service(self._conditions.maker(kind), self._replicas)
+        if self._is_whole:
+            installation.run_service(
+                lambda: self._conditions.make_actuator(installation.place.backend()), self._replicas
+            )
+        for _ in range(GATEWAYS if self._is_whole or self._loses_power else 0):
+            installation.run_gateway(self._conditions.gateway())
+        if self._loses_power:
+            installation.run_reader()
+        if self._is_upgraded:
+            installation.run(obey(installation, self._watch.services))
+        for name, program in self._programs.items():
+            installation.run_program(name, program)
+        for job in self._jobs:
+            await installation.submit(job, 0 if self._is_whole else self._workers)
+
+    def _remember(self) -> None:
+        """Keep what a restoration goes back to."""
+        self._then = self._watch.now(), {job.name: job.now() for job in self._jobs}
+
+    def _go_back(self, installation: SimulatedInstallation) -> None:
+        """Go back to the moment of the backup. Jobs that were submitted since are submitted again, as it is documented:
+        under other names.
+        """
+        streams = installation.simulation.server.api.streams
+        watch, jobs = self._then
+        self._watch.go_back(watch, streams[DEAD_LETTERS].last_seq)
+        known = {
+            kept.subject.rpartition(".")[2] for kept in streams[STREAM] if ".gateway.job-submitted." in kept.subject
+        }
+        for number, job in enumerate(self._jobs):
+            if job.name in known:
+                job.go_back(jobs[job.name], has_columns=not self._is_whole)
+            elif job.name in installation.submitted:
+                del installation.jobs[job.name]
+                installation.accepted.discard(job.name)
+                self._jobs[number] = again = job.anew(f"{job.name}-again")
+                installation.run(installation.submit(again, 0 if self._is_whole else self._workers))
 
     def _go_on(self, installation: SimulatedInstallation, lost: int) -> None:
         """Let others store, in half of the histories, up to twice as much as a loss of power has undone, before anybody

@@ -12,7 +12,7 @@ from typing import Any
 from stretto_bus import Client
 from stretto_bus.faults import BusFault
 from stretto_gateway.settings import GatewaySettings
-from stretto_installation.provision import provision
+from stretto_installation.provision import make_stream, streams
 from stretto_installation.settings import StreamsSettings
 from stretto_messages.actuator import PodExited
 from stretto_messages.base import Message
@@ -29,6 +29,7 @@ from stretto_testing.jetstream.streams import SECOND_NS
 from stretto_testing.nodes import SimulatedProcess, Wording
 from stretto_testing.processes.gateways import SimulatedGateway
 from stretto_testing.processes.pods import PodProcess, SimulatedPlace
+from stretto_testing.processes.readers import EventReader
 from stretto_testing.processes.training import Job, SimulatedWorker
 from stretto_testing.processes.versions import next_version
 from stretto_testing.simulation import URL, Simulation
@@ -41,6 +42,8 @@ STARTS_S, STOPS_S = 1.5, 15.0
 """Longest times until a process that has ended has a successor, and until one that is asked to end is killed."""
 POISON = "poison:"
 """Begin of the id of a message that nobody can read"""
+POISONED = b"{"
+"""Body of a message that nobody can read"""
 TELLS_EXIT_SHARE = 0.7
 """Share of killed workers whose end is told; the lease of the others expires."""
 
@@ -72,6 +75,11 @@ class Replica:
     """Another process is started once this one has ended."""
 
     @property
+    def is_there(self) -> bool:
+        """Return whether it has a process."""
+        return self.node is not None and not self.node.is_dead and not self.node.tasks[0].done()
+
+    @property
     def report(self) -> dict[str, Any]:
         """Return the body of its ``/readyz``; nothing of a program, or of a process that has ended."""
         is_there = self.runner is not None and self.node is not None and not self.node.is_dead
@@ -95,12 +103,18 @@ class SimulatedInstallation:
     client: Client
     place: SimulatedPlace
     jobs: dict[str, Job]
+    streams: list[dict[str, Any]]
+    """Configurations of its streams"""
     replicas: list[Replica] = field(default_factory=list[Replica])
     pods: list[SimulatedPod] = field(default_factory=list[SimulatedPod])
     serial: count[int] = field(default_factory=count)
     gateways: list[tuple[Replica, SimulatedGateway]] = field(default_factory=list[Any])
+    reader: EventReader | None = None
     accepted: set[str] = field(default_factory=set[str])
     """Jobs that a gateway has accepted"""
+    submitted: dict[str, int] = field(default_factory=dict[str, int])
+    """Job whose submission is stored -> the workers that are started with it"""
+    is_lost: bool = False
     is_upgraded: bool = False
     is_worded: bool = False
     """Versions of services differ in what they write."""
@@ -110,12 +124,13 @@ class SimulatedInstallation:
         """Make the streams, which remember ids for ``window_s``, and a place that has ``cores`` for pods."""
         client = await Client.connect(URL)
         variables = {"STRETTO_STREAMS_REPLICAS": "3" if simulation.server.is_clustered else "1"}
-        await provision(client.bus, StreamsSettings.read(variables))
-        for name in (STREAM, DEAD_LETTERS):
-            stream = simulation.server.api.streams[name]
-            stream.configure(stream.config | {"duplicate_window": int(window_s * SECOND_NS)})
+        configs = streams(StreamsSettings.read(variables))
+        for config in configs:
+            if config["name"] in (STREAM, DEAD_LETTERS):
+                config["duplicate_window"] = int(window_s * SECOND_NS)
+            await make_stream(client.bus, config)
         jobs: dict[str, Job] = {}
-        return cls(simulation, client, SimulatedPlace(simulation, jobs, cores), jobs)
+        return cls(simulation, client, SimulatedPlace(simulation, jobs, cores), jobs, configs)
 
     def run_service(self, make: Callable[[], Service], replicas: int) -> None:
         """Start replicas of a service."""
@@ -130,6 +145,13 @@ class SimulatedInstallation:
         self.run_program(f"gateway-{len(self.gateways)}", gateway.run)
         self.gateways.append((self.replicas[-1], gateway))
 
+    def run_reader(self) -> None:
+        """Start a reader outside."""
+        self.reader = EventReader(
+            lambda: [(each.node, gateway) for each, gateway in self.gateways if each.node is not None and each.is_there]
+        )
+        self.simulation.process("reader", self.reader.run())
+
     def run_program(self, name: str, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """Start a program that is not Stretto's; faults find it as they find a replica."""
         replica = Replica(name, work)
@@ -137,7 +159,9 @@ class SimulatedInstallation:
         self.start(replica)
 
     def start(self, replica: Replica) -> None:
-        """Start a replica as a new process."""
+        """Start a replica as a new process, if it has none."""
+        if self.is_lost or replica.is_there:
+            return
         service = replica.make()
         if not isinstance(service, Service):
             replica.node = self.simulation.process(replica.name, service)
@@ -178,6 +202,7 @@ class SimulatedInstallation:
             self.accepted.add(job.name)
         else:
             await self.client.publish(job.submission, f"gateway:submit-{job.name}", tries_s=600.0)
+        self.submitted[job.name] = workers
         for _ in range(workers):
             self.start_worker(job)
 
@@ -225,6 +250,25 @@ class SimulatedInstallation:
         if draw.random() < TELLS_EXIT_SHARE:
             self._later(draw.uniform(0.1, 5.0), lambda: self.run(self._tell_exit(pod)))
 
+    def lose(self) -> None:
+        """Lose everything but the store of checkpoints: each process, and the server with its disk."""
+        self.is_lost = True
+        self.place.lose()
+        for node in [*(pod.node for pod in self.pods), *(each.node for each in self.replicas)]:
+            if node is not None and not node.is_dead:
+                self.simulation.kill(node)
+        self.pods.clear()
+        self.simulation.server.lose_disk()
+
+    def begin_again(self) -> None:
+        """Start all replicas, and the workers that each job had at first, where no actuator does."""
+        self.is_lost = False
+        for replica in self.replicas:
+            self.start(replica)
+        for name, workers in self.submitted.items():
+            for _ in range(workers if name in self.jobs else 0):
+                self.start_worker(self.jobs[name])
+
     def trouble(self, lasts_s: float) -> None:
         """Note that something is wrong, and how long it lasts: nobody is promised a quick answer."""
         until_s = self.simulation.loop.time() + lasts_s
@@ -245,7 +289,7 @@ class SimulatedInstallation:
         message_id = f"{POISON}{next(self.serial)}"
         headers = {"ce-id": message_id, "Nats-Msg-Id": message_id}
         with contextlib.suppress(BusFault):  # then it is not stored, or nobody knows
-            await self.client.bus.store(subject_of(JobCancelled(job=job.name)), b"{", headers)
+            await self.client.bus.store(subject_of(JobCancelled(job=job.name)), POISONED, headers)
 
     async def _tell_exit(self, pod: SimulatedPod) -> None:
         exited = PodExited(job=pod.job.name, pod=pod.name, role="worker", reason="killed", exit_code=-9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from stretto_wire.codec import decode
 from stretto_wire.contract.registry import DEAD_LETTERS, STREAM
 
 from stretto_testing.checks import Check
-from stretto_testing.installation import POISON, SimulatedInstallation, until
+from stretto_testing.installation import POISON, POISONED, SimulatedInstallation, until
 from stretto_testing.jetstream.streams import Kept, KeptStream
 from stretto_testing.nodes import Wording
 from stretto_testing.processes.gateways import shown, told_by
@@ -85,6 +86,17 @@ class Watch:
             self._owned(f"{words[1]}.{words[2]}", kept, writer)
         elif words[1] == "evt":
             self._event(words, kept, writer)
+
+    def now(self) -> Watch:
+        """Return a copy of all that was seen."""
+        return copy.deepcopy(self)
+
+    def go_back(self, then: Watch, last_letter: int) -> None:
+        """Forget what was seen since a moment, and the dead letters behind ``last_letter``; what was wrong stays."""
+        broken = self.broken
+        self.__dict__.update(then.__dict__)
+        self.broken = broken
+        self._letters = {letter: seq for letter, seq in self._letters.items() if seq <= last_letter}
 
     def letters(self) -> list[str]:
         """Return what is wrong with dead letters: a service has one of what nobody can read, and of nothing else."""
@@ -193,10 +205,13 @@ async def views(installation: SimulatedInstallation, promises_accepted: bool) ->
     stream = installation.simulation.server.api.streams[STREAM]
     facts: dict[str, Any] = {}
 
+    reader = installation.reader
+
     def agree() -> bool:
         nonlocal facts
         facts = shown(told_by(stream))
-        return all(gateway.views() == facts for _, gateway in installation.gateways)
+        is_told = reader is None or reader.known == _told(stream)
+        return is_told and all(gateway.views() == facts for _, gateway in installation.gateways)
 
     found: list[str] = []
     if not await until(agree, SHOWN_WITHIN_S):
@@ -206,11 +221,23 @@ async def views(installation: SimulatedInstallation, promises_accepted: bool) ->
             found += [
                 f"{Check.VIEW}: {replica.name} shows another {name}: {_difference(facts, has, name)}" for name in wrong
             ]
+        if reader is not None and reader.known != (events := _told(stream)):
+            wrong = sorted(seq for seq in {*events, *reader.known} if events.get(seq) != reader.known.get(seq))
+            found.append(
+                f"{Check.TOLD}: the reader knows {[(seq, reader.known.get(seq)) for seq in wrong[:5]]} instead of "
+                f"{[(seq, events.get(seq)) for seq in wrong[:5]]}"
+            )
     for name in sorted(installation.accepted if promises_accepted else ()):
         stored = [kept.seq for kept in stream if kept.subject.endswith(f".evt.v1.gateway.job-submitted.{name}")]
         if len(stored) != 1:
             found.append(f"{Check.ACCEPTED}: {name} was accepted, and is stored at {stored}")
     return found
+
+
+def _told(stream: KeptStream) -> dict[int, tuple[str, str]]:
+    """Return name and job of each event of a stream that can be read."""
+    words = {kept.seq: kept.subject.split(".") for kept in stream if ".evt." in kept.subject and kept.data != POISONED}
+    return {seq: (parts[4], parts[5]) for seq, parts in words.items()}
 
 
 def _difference(facts: Mapping[str, Any], has: Mapping[str, Any], name: str) -> str:

@@ -22,8 +22,10 @@ from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.dispatcher.machine import ShardLedger
 from stretto_core.dispatcher.recomputing import EndedSince
 from stretto_core.dispatcher.state import LedgerState
+from stretto_gateway.http import event_stream
 from stretto_gateway.streams.bus import StreamBus
 from stretto_gateway.streams.continuity import Continuity
+from stretto_installation.backup import entries
 from stretto_runtime.owner.dead_letters import DeadLetters
 from stretto_runtime.owner.session import Session
 from stretto_runtime.owner.state.state_codec import StateCodec
@@ -131,14 +133,26 @@ PLANTS = [
     ),
     Plant(
         "an owner takes what stands at a place of the log for what it has handled there",
-        lost_end.is_replaced,
-        "if not place.time_s:",
-        "if True:",
+        lost_end._is_there,
+        "abs(found.time_s - place.time_s) <= TIME_EXACT_S",
+        "True",
     ),
     Plant(
         "a gateway goes on behind what its server has lost",
         Continuity.lost,
-        "if is_lost:",
+        "if kept is not None:",
+        "if False:",
+    ),
+    Plant(
+        "a restored bucket has the leases of processes that are gone",
+        entries.restored,
+        "if kind in LEASES or is_removed(stored):",
+        "if is_removed(stored):",
+    ),
+    Plant(
+        "an open event stream does not say that the log has lost its end",
+        event_stream._until,
+        "if broke is not None and broke.done():",
         "if False:",
     ),
     Plant(

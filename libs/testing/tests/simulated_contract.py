@@ -13,6 +13,7 @@ from stretto_bus.faults import BusFault, Fenced, NobodyListens
 from stretto_bus.reading.durable import Durable
 from stretto_bus.reading.newest import newest
 from stretto_bus.reading.ordered_consumer import OrderedConsumer, Stored, last_of, read
+from stretto_bus.reading.stream_snapshot import StreamSnapshot, restore_stream
 from stretto_bus.writer import Fence, OutgoingMessage, check_server, store_together
 from stretto_installation.provision import make_stream
 from stretto_wire.contract.registry import PARTITIONS, PATTERN_OF_STREAM, STORED_AS, partition_of
@@ -276,6 +277,40 @@ async def a_stream_is_reconfigured_in_place(bus: Bus, name: str) -> None:
     assert json.dumps(config["subjects"]) == json.dumps([f"{name}.>"])
 
 
+async def a_snapshot_makes_its_stream_again(bus: Bus, name: str) -> None:
+    """A snapshot lacks what comes later; sequences, times, fences and lifetimes are of then; ids are forgotten."""
+    await stream(bus, name, duplicate_window=120 * SECOND_NS)
+    config = (await bus.ask(f"STREAM.INFO.{name}"))["config"]
+    await bus.store(f"{name}.short", b"", {"Nats-TTL": "1s"})
+    for number in range(500):
+        await bus.post(f"{name}.a", b"%d" % number, {"ce-id": "7"})
+    one = await bus.store(f"{name}.b", bytes(range(256)), {"Nats-Msg-Id": "one", "Nats-TTL": "6s"})
+    snapshot = StreamSnapshot(bus, name)
+    chunks = [chunk async for chunk in snapshot.chunks()]
+    assert (snapshot.state.messages, snapshot.state.last_seq) == (one, one)
+    before = await read(bus, name, [">"])
+    await bus.store(f"{name}.a", b"late")
+    with pytest.raises(BusFault, match="already in use"):
+        await restore_stream(bus, config, chunks)
+    await bus.ask(f"STREAM.DELETE.{name}")
+    with pytest.raises(BusFault):
+        await bus.store(f"{name}.a", b"nowhere")
+    await asyncio.sleep(1.5)
+    assert (await restore_stream(bus, config, chunks)).last_seq == one
+    assert (await read(bus, name, [">"]))[-500:] == before[-500:]
+    assert await bus.store(f"{name}.c", b"", {"Nats-Msg-Id": "one"}) == one + 1
+    assert await bus.store(f"{name}.b", b"", Fence(f"{name}.b", one).headers()) == one + 2
+    await asyncio.sleep(6.5)
+    assert [each.seq for each in await read(bus, name, [">"])] == [*range(2, one), one + 1, one + 2]
+
+
+async def a_stream_begins_where_it_is_told(bus: Bus, name: str) -> None:
+    await stream(bus, name, first_seq=1 << 40)
+    state = (await bus.ask(f"STREAM.INFO.{name}"))["state"]
+    assert (state["messages"], state["last_seq"]) == (0, (1 << 40) - 1)
+    assert await bus.store(f"{name}.a", b"") == 1 << 40
+
+
 CONTRACTS: list[Contract] = [
     messages_are_numbered_and_read_in_order,
     headers_come_back,
@@ -298,4 +333,6 @@ CONTRACTS: list[Contract] = [
     a_request_finds_who_listens_or_nobody,
     a_durable_consumer_goes_on_where_it_stands,
     a_stream_is_reconfigured_in_place,
+    a_snapshot_makes_its_stream_again,
+    a_stream_begins_where_it_is_told,
 ]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from stretto_wire.contract.registry import STATE, STREAM
 
+from stretto_testing.faults.upgrades import there_and_back
 from stretto_testing.installation import Replica, SimulatedInstallation, SimulatedPod
 from stretto_testing.nodes import SimulatedProcess
 from stretto_testing.processes.pods import PodProcess
-from stretto_testing.upgrades import there_and_back
 
 WITHIN_S = 25.0
 """Time of a history in which faults begin."""
@@ -58,6 +59,8 @@ POWER = "power server"
 """Kind of the fault that histories of their own have, after which no more is promised than of what comes later."""
 UPGRADE = "upgrade services"
 """Kind of the fault that histories of their own have: the next version comes, and goes again."""
+RESTORE = "restore installation"
+"""Kind of the fault that histories of their own have: a backup, and as much later a loss of everything."""
 CUTS = {"cut": (True, True), "mute": (True, False), "deafen": (False, True)}
 """Kinds of cuts, and whether nothing passes from the process, or to the process."""
 LASTS_S = {"freeze worker": 45.0, "kill server": 8.0}
@@ -78,15 +81,18 @@ def drawn(chance: Random, most: int) -> list[Blow]:
 
 class Faults:
     """Injects faults into an installation, and heals them. ``powered`` is called once a server has power again, before
-    anybody is connected to it, with the number of events that it has lost."""
+    anybody is connected to it, with the number of events that it has lost. ``restore`` takes a backup, and restores it
+    some time later.
+    """
 
     def __init__(
         self,
         installation: SimulatedInstallation,
         faults: list[Blow],
         powered: Callable[[int], None],
+        restore: Callable[[float], Coroutine[Any, Any, None]],
     ) -> None:
-        self._at, self._powered = installation, powered
+        self._at, self._powered, self._restore = installation, powered, restore
         self._simulation = installation.simulation
         self.injected: list[str] = []
         """Faults that had a victim, with its name"""
@@ -105,6 +111,9 @@ class Faults:
         if whom == "stream":
             self._note(fault, STREAM if fault.lot < 0.7 else STATE)
             self._fill(STREAM if fault.lot < 0.7 else STATE, fault.lasts_s)
+        elif whom == "installation":
+            self._note(fault, "everything")
+            self._at.run(self._restore(fault.lasts_s))
         elif whom == "services":
             names = list(dict.fromkeys(each.service for each in self._at.replicas if each.service))
             chosen = names if fault.lot < 0.5 else [names[int((fault.lot - 0.5) * 2 * len(names))]]
@@ -145,7 +154,9 @@ class Faults:
 
     def _fill(self, name: str, lasts_s: float) -> None:
         """Let a stream have no room for more, until there is some again."""
-        stream = self._simulation.server.api.streams[name]
+        stream = self._simulation.server.api.streams.get(name)
+        if stream is None:  # all is lost
+            return
         stream.bound_bytes = stream.bytes
         self._later(lasts_s, lambda: stream.configure(stream.config))
 

@@ -7,10 +7,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 from stretto_testing.jetstream.consumers import Consumer, Host, body_of
+from stretto_testing.jetstream.snapshots import Snapshots, content_of
 from stretto_testing.jetstream.streams import ApiRefusal, KeptStream
 from stretto_testing.jetstream.subjects import matches
 
-STREAM_MISSING, CONSUMER_MISSING, INVALID_JSON, NAME_TAKEN = 10059, 10014, 10025, 10058
+STREAM_MISSING, CONSUMER_MISSING, INVALID_JSON, NAME_TAKEN, EXISTS = 10059, 10014, 10025, 10058, 10130
 INFO_FIELDS = {"subjects_filter", "offset", "deleted_details"}
 UNSET = {"max_bytes": -1, "max_msgs_per_subject": -1, "max_msg_size": -1, "num_replicas": 1, "discard": "old"}
 
@@ -22,6 +23,8 @@ class Api:
         self.streams: dict[str, KeptStream] = {}
         self.consumers: dict[tuple[str, str], Consumer] = {}
         self.on_created: Callable[[KeptStream], None] = lambda stream: None
+        self.on_restored = self.on_deleted = self.on_created
+        self.snapshots = Snapshots(host)
         self._host = host
 
     def ask(self, subject: str, reply: str, data: bytes) -> dict[str, Any] | None:
@@ -32,6 +35,8 @@ class Api:
             return self._stream_info(words[2], body_of(data))
         if what in ("STREAM.CREATE", "STREAM.UPDATE"):
             return self._configure(words[2], body_of(data), is_new=what == "STREAM.CREATE")
+        if what in ("STREAM.SNAPSHOT", "STREAM.RESTORE", "STREAM.DELETE"):
+            return self._saved(what, words[2], body_of(data))
         if what == "CONSUMER.CREATE":
             return self._create(words[2], words[3], body_of(data))
         if what == "CONSUMER.INFO":
@@ -84,6 +89,34 @@ class Api:
         else:
             self._stream(name).configure(UNSET | config)
         return self._stream_info(name, {})
+
+    def _saved(self, what: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
+        if what == "STREAM.RESTORE":
+            if name in self.streams:
+                raise ApiRefusal(EXISTS, "stream name already in use, cannot restore")
+            config = body["config"]
+            return {"deliver_subject": self.snapshots.receive(name, lambda chunks: self._restore(name, config, chunks))}
+        stream = self._stream(name)
+        if what == "STREAM.DELETE":
+            self.delete(stream)
+            return {"success": True}
+        self.snapshots.send(stream, body["deliver_subject"])
+        return {"config": stream.config, "state": stream.state()}
+
+    def _restore(self, name: str, config: dict[str, Any], chunks: list[bytes]) -> dict[str, Any]:
+        self._configure(name, config, is_new=True)
+        stream = self.streams[name]
+        stream.load(*content_of(chunks))
+        stream.expire()
+        self.on_restored(stream)
+        return self._stream_info(name, {})
+
+    def delete(self, stream: KeptStream) -> None:
+        """Remove a stream, and its consumers."""
+        for consumer in [each for each in self.consumers.values() if each.stream is stream]:
+            self.remove(consumer)
+        del self.streams[stream.name]
+        self.on_deleted(stream)
 
     def _create(self, stream: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
         known = self.consumers.get((stream, name))

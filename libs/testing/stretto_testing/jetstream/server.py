@@ -18,6 +18,7 @@ from stretto_wire.contract.registry import partition_of
 
 from stretto_testing.jetstream.api import Api
 from stretto_testing.jetstream.consumers import Consumer, Timer
+from stretto_testing.jetstream.snapshots import PREFIX
 from stretto_testing.jetstream.streams import UNSYNCED_NS, ApiRefusal, Kept, KeptStream, offered
 from stretto_testing.jetstream.subjects import Interest
 from stretto_testing.loop import SimulatedLoop
@@ -71,7 +72,11 @@ class SimulatedServer:
         self._soon: list[Callable[[], None]] = []
         self._expiring: dict[str, tuple[int, Timer]] = {}
         """KeptStream -> the end of a lifetime that is waited for, and its timer"""
-        self.api.on_created = self._created
+        self.api.on_created, self.api.on_restored, self.api.on_deleted = (
+            self._created,
+            self._expire_later,
+            self._deleted,
+        )
 
     # the life of the process -----------------------------------------------------------------------------------
 
@@ -83,6 +88,13 @@ class SimulatedServer:
         for consumer in list(self.api.consumers.values()):
             if not consumer.is_durable:
                 self.api.remove(consumer)
+        self.api.snapshots.forget()
+
+    def lose_disk(self) -> None:
+        """End the server, with everything that it has."""
+        self.kill()
+        for stream in list(self.api.streams.values()):
+            self.api.delete(stream)
 
     def lose_power(self) -> None:
         """End the server as a loss of power does where nobody syncs: each stream lacks an end of its own."""
@@ -194,6 +206,11 @@ class SimulatedServer:
         if subject.startswith("$JS.ACK."):
             self._acknowledged(subject, reply, data)
             return
+        if subject.startswith(PREFIX):
+            answer = self.api.snapshots.took(subject, data)
+            if answer is not None and reply:
+                self.deliver(reply, reply, "", b"", answer)
+            return
         for stream in self.api.streams.values():
             if stream.takes(subject):
                 self._store(stream, subject, reply, block, data)
@@ -240,6 +257,10 @@ class SimulatedServer:
             self._expire_later(stream)
 
         stream.on_stored.append(stored)
+
+    def _deleted(self, stream: KeptStream) -> None:
+        if (waited := self._expiring.pop(stream.name, None)) is not None:
+            waited[1].cancel()
 
     def _expire_later(self, stream: KeptStream) -> None:
         """Set the timer of the next message whose lifetime ends."""

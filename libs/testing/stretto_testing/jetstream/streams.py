@@ -127,7 +127,7 @@ class KeptStream:
         self.messages: dict[int, Kept] = {}
         self.by_subject: dict[str, dict[int, None]] = {}
         """Subject -> the sequences of its messages, ascending"""
-        self.last_seq = 0
+        self.last_seq = int(config.get("first_seq", 1)) - 1
         self.bytes = 0
         self.bound_bytes = int(config.get("max_bytes", -1))
         self.on_stored: list[Callable[[Kept], None]] = []
@@ -256,8 +256,7 @@ class KeptStream:
         self.bytes += kept.size_bytes
         if (name := message.headers.get("Nats-Msg-Id")) is not None:
             self._ids[name] = (kept.seq, now_ns)
-        if (life := message.headers.get("Nats-TTL")) is not None:
-            heapq.heappush(self._expiry, (now_ns + int(life.removesuffix("s")) * SECOND_NS, kept.seq))
+        self._note_lifetime(kept.seq, message.headers, now_ns)
         most = int(self.config.get("max_msgs_per_subject", -1))
         while 0 < most < len(of_subject):
             self._remove(next(iter(of_subject)))
@@ -281,6 +280,21 @@ class KeptStream:
         for follower in self.followers.of(kept.subject):
             follower.removed(kept)
         return kept
+
+    def load(self, last_seq: int, messages: list[Kept]) -> None:
+        """Hold what a snapshot has, with sequences, times and lifetimes of then; the ids are forgotten."""
+        self.last_seq = last_seq
+        for kept in messages:
+            self.messages[kept.seq] = kept
+            self.by_subject.setdefault(kept.subject, {})[kept.seq] = None
+            self.bytes += kept.size_bytes
+            self._note_lifetime(kept.seq, _headers(kept.block) if kept.block else {}, kept.time_ns)
+
+    def _note_lifetime(self, seq: int, headers: Mapping[str, str], time_ns: int) -> None:
+        if "Nats-Marker-Reason" in headers:
+            self._markers.add(seq)
+        if (life := headers.get("Nats-TTL")) is not None:
+            heapq.heappush(self._expiry, (time_ns + int(life.removesuffix("s")) * SECOND_NS, seq))
 
     # power -----------------------------------------------------------------------------------------------------
 
@@ -327,7 +341,7 @@ class KeptStream:
             life_ns = int(self.config.get("subject_delete_marker_ttl", 0))
             if was_last and life_ns and not is_marker:
                 block = MARKER.format(ttl=life_ns // SECOND_NS).encode()
-                self._markers.add(self._store(offered(kept.subject, block, b"")))
+                self._store(offered(kept.subject, block, b""))
         age_ns = int(self.config.get("max_age", 0))
         while age_ns and self.messages and now_ns - self.messages[self.first_seq].time_ns >= age_ns:
             self._remove(self.first_seq)

@@ -323,6 +323,16 @@ class SimulatedPlace:
             pod.drop_columns()
             self.ended(pod, KILLED)
 
+    def lose(self) -> None:
+        """Lose all pods, and what was known of pods."""
+        for pod in self.pods.values():
+            if pod.node is not None:
+                self.simulation.kill(pod.node)
+            pod.drop_columns()
+        self.pods.clear()
+        self.statuses.clear()
+        self._followings.clear()
+
     def stop(self, job: str, name: str, grace_s: float) -> None:
         """Ask a pod to end; it is killed after ``grace_s``."""
         pod = self.pods.get((job, name))

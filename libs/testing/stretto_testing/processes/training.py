@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
@@ -196,6 +197,35 @@ class Job:
         self.losses += 1
         for server, mask in self.each(columns):
             server.lose(mask)
+
+    def await_servers(self, checkpoint_every_s: float, servers_least: int) -> None:
+        """Have no columns until parameter servers claim them, and take checkpoints."""
+        self.checkpoint_every_s, self.servers_least = checkpoint_every_s, servers_least
+        for server in self.servers:
+            server.own[:] = Own.NOT_MINE
+
+    def anew(self, name: str) -> Job:
+        """Return the same job under another name, as it is submitted."""
+        job = Job(name, self.samples, self.epochs)
+        if self.checkpoint_every_s is not None:
+            job.await_servers(self.checkpoint_every_s, self.servers_least)
+        return job
+
+    def now(self) -> Job:
+        """Return a copy of its books and of the truth about them."""
+        then = copy.copy(self)
+        then.servers, then.attempts = copy.deepcopy(self.servers), {**self.attempts}
+        return then
+
+    def go_back(self, then: Job, has_columns: bool) -> None:
+        """Be what it was at a moment, without its workers; the checkpoints of today are there.
+
+        ``has_columns``: the columns are those of then; else they are lost.
+        """
+        self.servers, self.attempts = then.servers, then.attempts
+        self.lineage, self.losses, self.is_over = then.lineage, then.losses + 1, then.is_over
+        for server in () if has_columns else self.servers:
+            server.reset()
 
     def export(self, checkpoint: str, columns: Iterable[int]) -> None:
         """Keep images of columns."""
