@@ -9,6 +9,7 @@ import re
 import sys
 import time
 
+from stretto_testing.faults.injected import PAIRS
 from stretto_testing.history import Ending, History, shortest
 
 SAYS_EVERY_S = 5.0
@@ -54,6 +55,7 @@ def _one(seed: int, traced: bool) -> int:
 def _many(seeds: range, for_s: float) -> int:
     began_s = said_s = time.monotonic()
     broken: list[Ending] = []
+    covered: set[tuple[str, str]] = set()
     simulated_s, done = 0.0, 0
     for seed in seeds:
         now_s = time.monotonic()
@@ -61,6 +63,7 @@ def _many(seeds: range, for_s: float) -> int:
             break
         outcome = History(seed).run()
         simulated_s, done = simulated_s + outcome.simulated_s, done + 1
+        covered |= outcome.covered
         if outcome.broken:
             broken.append(outcome)
             _say_broken(shortest(outcome))
@@ -68,6 +71,7 @@ def _many(seeds: range, for_s: float) -> int:
             said_s = now_s
             _say(_progress(done, len(seeds), simulated_s, now_s - began_s))
     _say(_progress(done, len(seeds), simulated_s, time.monotonic() - began_s))
+    _say(f"{len(covered)} of {PAIRS} pairs of a fault and the state that it found")
     _say(f"{len(broken)} of {done} histories broke a promise" + "".join(f" {each.seed}" for each in broken))
     return 1 if broken else 0
 

@@ -62,6 +62,8 @@ class Ending:
     faults: Sequence[Blow]
     broken: list[str] = field(default_factory=list[str])
     injected: list[str] = field(default_factory=list[str])
+    covered: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """Kinds of faults, each with the state that it found"""
     events: list[int] = field(default_factory=list[int])
     """Sequences of all events in the stream of facts"""
     digest: int = 0
@@ -155,7 +157,7 @@ class History:
             installation, self._conditions.folder, self._remember, lambda: self._go_back(installation)
         )
         faults = Faults(installation, list(self._faults), lambda lost: self._go_on(installation, lost), restoration.run)
-        outcome.injected = faults.injected
+        outcome.injected, outcome.covered = faults.injected, faults.covered
         await self._begin(installation)
         if self._loses_power:
             await asyncio.sleep(faults.end_s + CALMS_S - simulation.loop.time())

@@ -61,6 +61,9 @@ UPGRADE = "upgrade services"
 """Kind of the fault that histories of their own have: the next version comes, and goes again."""
 RESTORE = "restore installation"
 """Kind of the fault that histories of their own have: a backup, and as much later a loss of everything."""
+STATES = [f"{jobs}, {others}" for jobs in ("waiting", "training", "over") for others in ("alone", "in trouble")]
+"""States in which a fault may find an installation: what its jobs do, and whether another fault goes on"""
+PAIRS = len(STATES) * len([*KINDS, POWER, UPGRADE, RESTORE])
 CUTS = {"cut": (True, True), "mute": (True, False), "deafen": (False, True)}
 """Kinds of cuts, and whether nothing passes from the process, or to the process."""
 LASTS_S = {"freeze worker": 45.0, "kill server": 8.0}
@@ -96,6 +99,8 @@ class Faults:
         self._simulation = installation.simulation
         self.injected: list[str] = []
         """Faults that had a victim, with its name"""
+        self.covered: set[tuple[str, str]] = set()
+        """Kinds of these faults, each with the state that it found"""
         self.upgrades: list[asyncio.Task[None]] = []
         loop = self._simulation.loop
         self.end_s = loop.time() + max((fault.at_s + fault.lasts_s for fault in faults), default=0.0)
@@ -162,7 +167,18 @@ class Faults:
 
     def _note(self, fault: Blow, victim: str) -> None:
         self.injected.append(f"{fault.kind}: {victim} at {self._simulation.loop.time():.3f} s")
+        self.covered.add((fault.kind, self._state()))
         self._at.trouble(fault.lasts_s)
+
+    def _state(self) -> str:
+        """Return the state that a fault finds (``STATES``)."""
+        jobs, now_s = self._at.jobs.values(), self._simulation.loop.time()
+        if all(job.is_over for job in jobs):
+            of_jobs = "over" if jobs else "waiting"
+        else:
+            of_jobs = "training" if any(job.attempts and not job.is_over for job in jobs) else "waiting"
+        is_alone = all(job.troubled_until_s < now_s for job in jobs)
+        return f"{of_jobs}, {'alone' if is_alone else 'in trouble'}"
 
     def _hit(self, fault: Blow, what: str, victim: Replica | SimulatedPod | PodProcess) -> None:
         """Light a fuse: the fault comes between two steps of its victim."""
