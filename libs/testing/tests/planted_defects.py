@@ -151,8 +151,8 @@ PLANTS = [
     ),
     Plant(
         "an open event stream does not say that the log has lost its end",
-        event_stream._until,
-        "if broke is not None and broke.done():",
+        event_stream.stream,
+        "if kept is not None:",
         "if False:",
     ),
     Plant(
