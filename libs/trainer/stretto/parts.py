@@ -6,7 +6,7 @@ layer is crossed by all tensors that later layers take; a cut behind layer 0 by 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .engine.layout import F32, I64, KeyBatch, Layout
+from .errors import ModelRefused
 from .readers import Batch
 
 NOTHING: F32 = np.zeros(0, np.float32)
@@ -60,6 +61,90 @@ class Found(NamedTuple):
 
 Rest = Callable[[Given], Returned]
 """Computes the layers behind a part."""
+
+
+class Variable(NamedTuple):
+    """A parameter or a state of a model. layers: those that take it. place: where a trained one is in the dense vector;
+    None: it is not trained."""
+
+    name: str
+    layers: Sequence[int]
+    place: slice | None = None
+
+
+class Chain:
+    """The layers of a model in the order of a step, and the dense slices that have their parameters.
+
+    model: its name. layers: the names of the layers behind the rows. variables: the trained ones in the order of the
+    layout, then the others.
+    """
+
+    def __init__(self, model: str, layers: Sequence[str], layout: Layout, variables: Sequence[Variable]) -> None:
+        self.model, self.layers, self.layout, self.variables = model, layers, layout, variables
+
+    @property
+    def end(self) -> int:
+        """The layer behind the last one."""
+        return len(self.layers) + FIRST_LAYER
+
+    def slices_of(self, place: slice) -> I64:
+        """Return the dense slices that have values of a trained variable."""
+        length = self.layout.slice_length
+        return np.arange(place.start // length, -(-place.stop // length))
+
+    def slices_between(self, first: int, end: int) -> tuple[I64, I64]:
+        """Return the slices with parameters of the layers from one up to another, and those that these layers push.
+
+        A slice is pushed by the first layer that has parameters in it. The first layer behind the rows pushes those
+        without any, and the first slice, with which the state travels.
+        """
+        firsts, pulled = np.full(self.layout.slices, self.end), [_NO_SLICES]
+        for variable in self.variables:
+            if variable.place is None:
+                continue
+            its = self.slices_of(variable.place)
+            firsts[its] = np.minimum(firsts[its], min(variable.layers, default=FIRST_LAYER))
+            if any(first <= layer < end for layer in variable.layers):
+                pulled.append(its)
+        firsts[firsts >= self.end] = FIRST_LAYER
+        firsts[0] = FIRST_LAYER
+        return np.unique(np.concatenate(pulled)), np.flatnonzero((firsts >= first) & (firsts < end))
+
+    def check(self, first: int, until: int | None) -> int:
+        """Return the layer behind the last one of a part. Raises ModelRefused for layers that cannot be computed by
+        themselves."""
+        end = self.end if until is None else until
+        if not FIRST_LAYER <= first < end <= self.end - (until is not None):
+            raise ModelRefused(
+                f"first_layer = {first}, and {end} of the next stage: {self.model!r} has the layers 0 (the rows) "
+                f"to {len(self.layers)} ({self.layers[-1]}), and each stage computes at least one of them"
+            )
+        for variable in self.variables:
+            if 0 < sum(first <= layer < end for layer in variable.layers) < len(variable.layers):
+                raise ModelRefused(
+                    f"first_layer = {first}, and {end} of the next stage: the variable {variable.name} is taken by the "
+                    f"layers {[*variable.layers]} of {self.model!r}; choose cuts that have all of them in one stage"
+                )
+        return end
+
+    def found(self, pulled: I64, pushed: I64, dense: F32, behind: Returned, state_delta: F32, **answer: Any) -> Found:
+        """Return the outcome of a step of a part. dense: the gradients of its own parameters, which get those of the
+        layers behind in shared slices. behind: their answer, whose parts of slices are pushed or passed on here.
+        answer: the gradients of rows or of tensors that came in."""
+        slices = self.layout.split_dense(dense)
+        slices[behind.shared] += behind.shared_gradients.reshape(len(behind.shared), self.layout.slice_length)
+        shared = np.setdiff1d(np.union1d(pulled, behind.shared), pushed)
+        if len(behind.state_delta):
+            state_delta = state_delta + behind.state_delta
+        is_told = 0 in pushed  # the state travels with the first slice
+        told = Returned(
+            behind.loss,
+            shared=shared.astype(np.int64),
+            shared_gradients=slices[shared],
+            state_delta=NOTHING if is_told else state_delta,
+            **answer,
+        )
+        return Found(told, self.layout.join_dense(slices), state_delta if is_told else NOTHING)
 
 
 class Part(Protocol):

@@ -25,14 +25,12 @@ import numpy as np
 import tensorflow as tf
 from stretto_parameters.keys import KeyBatch
 
-from ..engine.layout import F32, I64, Layout
+from ..engine.layout import F32, Layout
 from ..errors import ModelRefused
 from ..model.example_batch import LABEL
 from ..model.program import check_loss, size_of
-from ..parts import FIRST_LAYER, NOTHING, Found, Given, Rest, Returned
+from ..parts import FIRST_LAYER, NOTHING, Chain, Found, Given, Rest, Returned, Variable
 from .private import computed, has_mask, keep_mask, nodes_of
-
-_NO_SLICES: I64 = np.zeros(0, np.int64)
 
 
 class Whole:
@@ -64,34 +62,14 @@ class Whole:
         self.places = _places([size_of(each.shape) for each in trainable])
         """Where each trained variable is in the dense vector."""
         self.state_places = _places([size_of(v.shape) if s else 0 for v, s in zip(fixed, is_state, strict=True)])
-        self.calls: dict[int, list[int]] = {}
-        """The layers that have a variable, by the id of the variable."""
+        calls: dict[int, list[int]] = {}
         for layer, node in enumerate(self.nodes, FIRST_LAYER):
             for variable in _variables_of(node):
-                self.calls.setdefault(id(variable), []).append(layer)
-
-    @property
-    def layers(self) -> list[str]:
-        """The names of the layers behind the rows."""
-        return [node.operation.name for node in self.nodes]
-
-    def slices_of(self, variable: int) -> I64:
-        """Return the dense slices that have values of a trained variable."""
-        place, length = self.places[variable], self.layout.slice_length
-        return np.arange(place.start // length, -(-place.stop // length))
-
-    def first_layers(self) -> I64:
-        """Return for each dense slice the first layer that has parameters in it: [slices].
-
-        The first layer behind the rows has those without any, and the first slice, with which the state travels.
-        """
-        found = np.full(self.layout.slices, len(self.nodes) + FIRST_LAYER)
-        for number, variable in enumerate(self.trainable):
-            its = self.slices_of(number)
-            found[its] = np.minimum(found[its], self.calls.get(id(variable), [FIRST_LAYER])[0])
-        found[found > len(self.nodes)] = FIRST_LAYER
-        found[0] = FIRST_LAYER
-        return found
+                calls.setdefault(id(variable), []).append(layer)
+        trained = zip(trainable, self.places, strict=True)
+        variables = [Variable(each.path, calls.get(id(each), []), place) for each, place in trained]
+        variables += [Variable(each.path, calls.get(id(each), [])) for each in fixed]
+        self.chain = Chain(model.name, [node.operation.name for node in self.nodes], layout, variables)
 
     def crossing(self, layer: int) -> list[Crossing]:
         """Return the tensors that cross the cut before a layer. Raises ModelRefused for one with a mask."""
@@ -114,21 +92,6 @@ class Whole:
                 )
         return found
 
-    def check_cuts(self, first: int, end: int, last: int) -> None:
-        """Raise ModelRefused for layers that cannot be computed by themselves. last: the largest end."""
-        if not FIRST_LAYER <= first < end <= last:
-            raise ModelRefused(
-                f"first_layer = {first}, and {end} of the next stage: {self.model.name!r} has the layers 0 (the rows) "
-                f"to {len(self.nodes)} ({self.layers[-1]}), and each stage computes at least one of them"
-            )
-        for variable in (*self.trainable, *self.fixed):
-            its = self.calls.get(id(variable), [])
-            if 0 < sum(first <= layer < end for layer in its) < len(its):
-                raise ModelRefused(
-                    f"first_layer = {first}, and {end} of the next stage: the variable {variable.path} is taken by the "
-                    f"layers {its} of {self.model.name!r}; choose cuts that have all of them in one stage"
-                )
-
 
 class Crossing(NamedTuple):
     """A tensor that crosses a cut. has_gradient: whether its gradient comes back."""
@@ -142,8 +105,7 @@ class KerasPart:
 
     def __init__(self, whole: Whole, first: int, until: int | None) -> None:
         """Raises ModelRefused for a model that cannot be cut there."""
-        end = len(whole.nodes) + FIRST_LAYER if until is None else until
-        whole.check_cuts(first, end, len(whole.nodes) + (until is None))
+        end = whole.chain.check(first, until)
         self._whole, self._is_first, self._is_last = whole, first == FIRST_LAYER, until is None
         self._nodes = whole.nodes[first - FIRST_LAYER : end - FIRST_LAYER]
         self._inputs = [] if self._is_first else whole.crossing(first)
@@ -152,9 +114,7 @@ class KerasPart:
         self._trained = [i for i, each in enumerate(whole.trainable) if id(each) in own]
         self._fixed = [i for i, each in enumerate(whole.fixed) if id(each) in own]
         self._local = [tf.identity(whole.fixed[i].value) for i in self._fixed if not whole.is_state[i]]
-        of_slices = whole.first_layers()
-        self.pulled: I64 = np.unique(np.concatenate([_NO_SLICES, *(whole.slices_of(i) for i in self._trained)]))
-        self.pushed: I64 = np.flatnonzero((of_slices >= first) & (of_slices < end))
+        self.pulled, self.pushed = whole.chain.slices_between(first, end)
         outputs = self._outputs or [Crossing(whole.model.outputs[0], True)]
         self._taken = Counter(id(each) for node in self._nodes for each in _distinct(node.input_tensors))
         self._taken.update(id(each.tensor) for each in outputs)
@@ -303,26 +263,20 @@ class KerasPart:
         whole, layout = self._whole, self._whole.layout
         count = len(gradients) - len(self._trained)
         came, of_variables = gradients[:count], gradients[count:]
-        slices = np.zeros((layout.slices, layout.slice_length), np.float32)
-        dense = slices.reshape(-1)
+        dense = np.zeros(layout.dense_size, np.float32)
         for i, gradient in zip(self._trained, of_variables, strict=True):
             dense[whole.places[i]] = _within(gradient.reshape(-1), whole.limit)
-        slices[behind.shared] += behind.shared_gradients.reshape(len(behind.shared), layout.slice_length)
-        shared = np.setdiff1d(np.union1d(self.pulled, behind.shared), self.pushed)
-        if len(behind.state_delta):
-            state_delta = state_delta + behind.state_delta
         rows, live = (came, ()) if self._is_first else ((), _spread(self._inputs, came))
-        is_told = 0 in self.pushed  # the state travels with the first slice
-        answer = Returned(
-            behind.loss,
+        return whole.chain.found(
+            self.pulled,
+            self.pushed,
+            dense,
+            behind,
+            state_delta,
             rows=tuple(_within(each, limit) for each, limit in zip(rows, whole.tables.values(), strict=False)),
             row_squares=(None,) * len(rows),
             live=live,
-            shared=shared.astype(np.int64),
-            shared_gradients=slices[shared],
-            state_delta=NOTHING if is_told else state_delta,
         )
-        return Found(answer, layout.join_dense(slices), state_delta if is_told else NOTHING)
 
     def warm(self) -> None:
         """Trace both ways of a step on invented samples."""

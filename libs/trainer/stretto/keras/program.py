@@ -21,6 +21,7 @@ from ..model.entry_point import Task
 from ..model.one_step import REPEATED, Reference, Ruled, Trial
 from ..model.program import (
     LARGEST_EMBEDDING,
+    LIMITED_NORMS,
     ROWS,
     Gradients,
     Inputs,
@@ -35,6 +36,7 @@ from ..model.program import (
     pieces,
     size_of,
     state_refused,
+    uncut,
     updates_of,
 )
 from ..model.reading import Feature
@@ -367,7 +369,7 @@ class RowsProgram(KerasProgram):
     @property
     def layers(self) -> Sequence[str]:
         """The names of the layers in the order in which a step passes them; the first are the rows."""
-        return [ROWS, *self._whole().layers]
+        return [ROWS, *self._whole().chain.layers]
 
     def part(self, first: int, until: int | None) -> Part:
         """Return the layers from one behind the rows up to another one, or to the end. Raises ModelRefused."""
@@ -375,14 +377,11 @@ class RowsProgram(KerasProgram):
             return super().part(first, until)
         why = ""
         if self.updates.limits_norms:
-            why = "the norms of its gradients are limited"
+            why = LIMITED_NORMS
         elif self._takes_squares(self.updates.of_dense) and any(map(_is_lookup, layers_of(self.model))):
             why = "the squares of the gradients of a layer's own table count"
         if why:
-            raise ModelRefused(
-                f"first_layer = {first}: {self.model.name!r} is not cut between its layers: {why}, for which one "
-                "process needs all of them; set resources.workers.stages: 2, which cuts behind the rows"
-            )
+            raise uncut(first, self.model.name, why)
         return KerasPart(self._whole(), first, until)
 
     def _whole(self) -> Whole:

@@ -353,8 +353,9 @@ class ProgramBase(BatchReader, ABC):
         if (first, until) != (FIRST_LAYER, None):
             raise ModelRefused(
                 f"the layers from {first} to {'the end' if until is None else until} of {type(self.model).__name__} "
-                "cannot be computed by themselves: only a functional Keras model with an input 'rows' is cut between "
-                "its layers; set resources.workers.stages: 2, which cuts behind the rows"
+                "cannot be computed by themselves: only a functional Keras model with an input 'rows' and a PyTorch "
+                "module whose forward takes rows are cut between their layers; set resources.workers.stages: 2, which "
+                "cuts behind the rows"
             )
         return WholePart(cast("Program", self))
 
@@ -467,6 +468,17 @@ def updates_of(
         kind=options.optimizer,
         learning_rate=options.learning_rate,
         batch_size=options.batch_size,
+    )
+
+
+LIMITED_NORMS = "the norms of its gradients are limited"
+
+
+def uncut(first: int, name: str, why: str) -> ModelRefused:
+    """Return the refusal of a cut before layer `first` of a model for whose steps one process needs all layers."""
+    return ModelRefused(
+        f"first_layer = {first}: {name!r} is not cut between its layers: {why}, for which one process needs all of "
+        "them; set resources.workers.stages: 2, which cuts behind the rows"
     )
 
 

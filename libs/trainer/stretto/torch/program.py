@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import inspect
+import itertools
+import math
 import threading
 from abc import abstractmethod
 from collections.abc import Generator, Mapping, Sequence
@@ -21,6 +24,7 @@ from ..model.entry_point import Task
 from ..model.one_step import REPEATED, Reference, Ruled, Trial
 from ..model.program import (
     LARGEST_EMBEDDING,
+    LIMITED_NORMS,
     ROWS,
     Gradients,
     Inputs,
@@ -34,13 +38,16 @@ from ..model.program import (
     pieces,
     state_of,
     state_refused,
+    uncut,
     updates_of,
 )
 from ..model.reading import Feature
 from ..optimizers import Clipping, Updates
+from ..parts import FIRST_LAYER, Part
 from ..readers import Batch
 from .objective import own_loss
 from .optimizer import divided, from_torch
+from .parts import Dense, Places, TorchPart, Traced
 from .plain import PlainTorch, same_draws
 from .private import has_hooks
 
@@ -264,15 +271,52 @@ class TorchProgram(TorchBase):
         if before is not None:
             self._check_kept(parameters, before)
             self._is_kept = True
-        label = self._given(np.asarray(batch["label"], np.float32)).reshape(output.shape)
         try:
-            loss = self._loss_of(label, output)
+            loss = self._labelled(batch["label"], output)
             found: Any = torch.autograd.grad(loss, [*gathered, *parameters], allow_unused=True, materialize_grads=True)
         except Exception as error:
             raise ModelRefused(f"the loss cannot be differentiated: {type(error).__name__}: {error}") from error
-        of_rows = tuple(summed(gradient, of.inverse, len(of)) for of, gradient in zip(keys.tables, found, strict=False))
         of_dense = flat([each.cpu().numpy() for each in found[len(rows) :]])
-        return Gradients(float(loss.detach()), of_rows, of_dense, self._state_delta(buffers, state))
+        return Gradients(float(loss.detach()), _summed(keys, found), of_dense, self._state_delta(buffers, state))
+
+    # --- parts --------------------------------------------------------------------------------------------
+
+    @property
+    def layers(self) -> Sequence[str]:
+        """The names of the layers in the order in which a step passes them; the first are the rows."""
+        return [ROWS, *self._traced.chain.layers]
+
+    def part(self, first: int, until: int | None) -> Part:
+        """Return the layers from one behind the rows up to another one, or to the end. Raises ModelRefused."""
+        if (first, until) == (FIRST_LAYER, None):
+            return super().part(first, until)
+        if self.updates.limits_norms:
+            raise uncut(first, type(self.model).__name__, LIMITED_NORMS)
+        return TorchPart(self._traced, first, until)
+
+    @functools.cached_property
+    def _traced(self) -> Traced:
+        """The module that is cut. Raises ModelRefused for one that cannot be."""
+        trial = self.trial()
+        widths = [each.dimension for each in self.layout.tables]
+        rows = [np.zeros((len(of), width), np.float32) for of, width in zip(trial.keys.tables, widths, strict=True)]
+        gathered = [each.requires_grad_() for each in self._gathered(rows, trial.keys)]
+        features = {name: self._given(np.asarray(trial.batch[name])) for name in self._features if name in trial.batch}
+        updates = self.updates
+        dense = Dense(
+            self.layout,
+            _places(self._trained),
+            _places(self._states),
+            self._given,
+            lambda given: self._gathered(given.rows, given.keys),
+            self._labelled,
+            lambda given, found: tuple(
+                updates.within(of.rule, each)
+                for of, each in zip(self.tables.values(), _summed(given.keys, found), strict=True)
+            ),
+            lambda found: updates.within(updates.of_dense, found),
+        )
+        return Traced(self.model, [*self.tables], dict(zip(self.tables, gathered, strict=True)) | features, dense)
 
     def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:
         """Return the probabilities of label 1: [n]."""
@@ -307,6 +351,9 @@ class TorchProgram(TorchBase):
                 f"forward gave {given}; expected one logit of each sample: [{samples}] or [{samples}, 1]"
             )
         return output
+
+    def _labelled(self, label: Any, output: Any) -> Any:
+        return self._loss_of(self._given(np.asarray(label, np.float32)).reshape(output.shape), output)
 
     def _loss_of(self, label: Any, output: Any) -> Any:
         if self._loss is None:
@@ -406,6 +453,14 @@ def _check_types(tensors: Mapping[str, Any]) -> None:
             )
 
 
+def _places(tensors: Mapping[str, Any]) -> Places:
+    """Return where each of these is in the vector of all."""
+    shapes = [tuple(each.shape) for each in tensors.values()]
+    ends = itertools.accumulate((math.prod(shape) for shape in shapes), initial=0)
+    places = itertools.starmap(slice, itertools.pairwise(ends))
+    return dict(zip(tensors, zip(places, shapes, strict=True), strict=True))
+
+
 # --- tensors ------------------------------------------------------------------------------------------------
 
 
@@ -415,6 +470,11 @@ def tensor_of(array: NDArray[Any]) -> Any:
     if dtype is None:
         raise DataError(f"an array of {array.dtype} cannot be given to the model: expected numbers")
     return torch.from_numpy(np.require(array, dtype, ("C", "W")))
+
+
+def _summed(keys: KeyBatch, gradients: Sequence[Any]) -> tuple[F32, ...]:
+    """Return the gradients of the rows of each table: [rows, dimension]."""
+    return tuple(summed(each, of.inverse, len(of)) for of, each in zip(keys.tables, gradients, strict=False))
 
 
 def summed(gradient: Any, inverse: NDArray[np.int64], rows: int) -> F32:

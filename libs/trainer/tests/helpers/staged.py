@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from stretto.engine import Access, Key, Parameters, ParameterServer
-from stretto.parts import FIRST_LAYER
+from stretto.model.program import Program
+from stretto.parts import FIRST_LAYER, Given, Returned
 from stretto.stages.asking import Member, NextStage
 from stretto.stages.rows import RowsStage
 from stretto.stages.serving import Stage, StageServer
@@ -87,3 +90,50 @@ class StagedJob:
             close()
         for server in self.servers:
             server.close()
+
+
+def stepped(program: Program, cuts: list[int], batch: Any, keys: Any, rows: Any, dense: Any, state: Any) -> Any:
+    """Return loss, gradients of rows, dense gradients and the change of the state, by parts with these cuts."""
+    layout = program.layout
+    pushed = np.zeros((layout.slices, layout.slice_length), np.float32)
+    had = np.zeros(layout.slices, int)
+    delta = np.zeros(layout.state_size, np.float32)
+    bounds = [FIRST_LAYER, *cuts, None]
+    parts = [program.part(first, until) for first, until in itertools.pairwise(bounds)]
+
+    def run(number: int, given: Given) -> Returned:
+        part = parts[number]
+        known = np.full((layout.slices, layout.slice_length), np.nan, np.float32)
+        known[part.pulled] = layout.split_dense(dense)[part.pulled]
+        values = layout.join_dense(known)
+        found = part.step(given, values, state, lambda crossing: run(number + 1, crossing), contextlib.nullcontext())
+        pushed[part.pushed] = layout.split_dense(found.dense)[part.pushed]
+        had[part.pushed] += 1
+        if len(found.state_delta):
+            delta[:] += found.state_delta
+        return found.answer
+
+    answer = run(0, Given(rows, keys, batch))
+    assert (had == 1).all(), "each slice is one part's to push"
+    assert not len(answer.shared)
+    return answer.loss, answer.rows, layout.join_dense(pushed), delta
+
+
+def equal(one: Any, other: Any) -> None:
+    """Assert that numbers agree within 1e-6 of the largest."""
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-6 * np.abs(other).max(initial=1e-9))
+
+
+def trained(program: Program, first_layers: list[int] | None) -> tuple[list[bytes], list[float]]:
+    """Train two shards with stages that begin at these layers; return the servers' values and the losses."""
+    job = StagedJob(program, 64, 300)
+    try:
+        trainer = job.trainer(0, None if first_layers is None else job.chain(first_layers), pipeline=False)
+        losses: list[float] = []
+        for shard in range(2):
+            assert trainer.train(job.work(shard)) is None
+            losses.append(trainer.last_loss)
+        job.check_books(range(2))
+        return job.values(np.arange(500)), losses
+    finally:
+        job.close()
