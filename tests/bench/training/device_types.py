@@ -3,10 +3,10 @@
 This machine's speed changes within minutes, so each plan is run beside the first one, and counts as a multiple of it.
 
 Both types are cores of this machine: one computes with the instructions that it has, the other with those of SSE 4.1
-(`ONEDNN_MAX_CPU_ISA`). The model is large, so that computing is most of a step. Each worker computes with one thread,
-and no plan has more than two that compute, one for each core of a machine of two: servers then take from them what the
-model, for which each pod has its own cores, does not know. A few plans are measured, as a live job tries them; the
-throughput model is fitted to them, and tells what the others would reach before they run.
+(`ONEDNN_MAX_CPU_ISA`). The model is large, so that computing is most of a step. Each worker computes with one thread.
+No plan has more than two workers and two servers, which have two cores together, each its own share by a control group,
+as pods of one machine do: the model knows no pods that take cores from others. A few plans are measured, as a live job
+tries them; the throughput model is fitted to them, and tells what the others would reach before they run.
 
 python -m tests.bench.training.device_types [seconds a plan]
 """
@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import math
 import sys
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from stretto_actuator.local.control_groups import Cgroups, Group
 from stretto_core.algorithms import FIT, PLACE
 from stretto_core.model.mixed import MixedWorkers
 from stretto_core.model.throughput import Configuration, FittedModel, Measurement
@@ -35,6 +38,7 @@ from tests.bench.training.trainer_task import BATCH
 
 SECONDS, HIDDEN = 3.0, "1024,512,256"
 ERROR_BAR, RANK_BAR = 0.15, 0.9
+WORKER_CORES, SERVER_CORES = 0.7, 0.3
 ENVIRONMENTS = {"fast": {}, "slow": {"ONEDNN_MAX_CPU_ISA": "SSE41"}}
 """Environment of the workers of each type."""
 PRICES = {"slow": 0.04, "fast": 0.08}
@@ -69,10 +73,11 @@ class Ran(NamedTuple):
     @property
     def plan(self) -> Plan:
         """The plan as the planner states it."""
-        groups = [WorkerGroup(kind, count, 1.0, GIB) for kind, count in sorted(self.rows)]
-        groups += [WorkerGroup(kind, count, 1.0, GIB, stage=1, first_layer=1) for kind, count in sorted(self.dense)]
+        cores = WORKER_CORES
+        groups = [WorkerGroup(kind, count, cores, GIB) for kind, count in sorted(self.rows)]
+        groups += [WorkerGroup(kind, count, cores, GIB, stage=1, first_layer=1) for kind, count in sorted(self.dense)]
         workers = sum(group.workers for group in groups)
-        return Plan(workers, self.servers, 1.0, 1.0, GIB, GIB, groups=tuple(groups))
+        return Plan(workers, self.servers, cores, SERVER_CORES, GIB, GIB, groups=tuple(groups))
 
     @property
     def price_per_hour(self) -> float:
@@ -109,6 +114,29 @@ class Machine:
         for count, servers in self.servers.items():
             servers.start(count)
             servers.place()
+        self._folder = tempfile.TemporaryDirectory(prefix="stretto-bench-")
+        self._groups = self._limited(Cgroups.of_installation(Path(self._folder.name)))
+
+    def _limited(self, groups: Cgroups) -> list[Group]:
+        """Give each process its share of the cores; return the control groups, none where they are not writable."""
+        if not groups.has("cpu"):
+            return []
+        servers = [each for started in self.servers.values() for each in started.processes]
+        shares = [(each, WORKER_CORES) for each in self._processes] + [(each, SERVER_CORES) for each in servers]
+        made = list[Group]()
+        for number, (process, cores) in enumerate(shares):
+            group = groups.group(f"pod-{number}")
+            group.make()
+            group.set(cores, 8 * GIB)
+            for entry in group.entries:
+                Path(entry).write_text(str(process.child.pid))
+            made.append(group)
+        return made
+
+    @property
+    def shares(self) -> str:
+        """How the processes share the cores, for a note."""
+        return f"{WORKER_CORES} cores a worker, {SERVER_CORES} a server" if self._groups else "cores are shared"
 
     @property
     def _processes(self) -> list[Process]:
@@ -146,6 +174,9 @@ class Machine:
             process.kill()
         for servers in self.servers.values():
             servers.kill()
+        for group in self._groups:
+            group.remove()
+        self._folder.cleanup()
 
 
 def throughput_of(told: Sequence[tuple[str, dict[str, Any]]], speed: float = 1.0) -> float:
@@ -177,7 +208,9 @@ def placed(model: FittedModel, throughput_limit: float) -> dict[str, Ran]:
     """Return the plan of each method of placement that finds one, for the profile of the model."""
     kinds = ("slow", "fast")
     types = (DeviceType("cpu", PRICES["slow"], 2), DeviceType("fast", PRICES["fast"], 2))
-    problem = PlacementProblem(measured_layers(model, 1, 1.0, kinds), types, BATCH, throughput_limit, samples=1e6)
+    problem = PlacementProblem(
+        measured_layers(model, 1, SERVER_CORES, kinds), types, BATCH, throughput_limit, samples=1e6
+    )
     plans: dict[str, Ran] = {}
     for name in METHODS:
         found: Placement | None = PLACE.named(name)(problem)
@@ -203,14 +236,14 @@ def run(seconds: float = SECONDS) -> list[Row]:
             reached[ran] = throughput_of(*machine.beside(ran, seconds))
     finally:
         machine.close()
-    return [*_of_predictions(predicted, reached), *_of_mixes(reached), _of_costs(plans, reached)]
+    return [*_of_predictions(predicted, reached, machine.shares), *_of_mixes(reached), _of_costs(plans, reached)]
 
 
-def _of_predictions(predicted: dict[Ran, float], reached: dict[Ran, float]) -> list[Row]:
+def _of_predictions(predicted: dict[Ran, float], reached: dict[Ran, float], shares: str) -> list[Row]:
     pairs = [(predicted[ran], reached[ran]) for ran in PREDICTED]
     errors = [told / found - 1 for told, found in pairs]
     error, rank = float(np.mean(np.abs(errors))), ranks_agree(*zip(*pairs, strict=True))
-    note = f"errors {[round(each, 2) for each in errors]} of {[round(found) for _, found in pairs]} samples/s"
+    note = f"{shares}; errors {[round(each, 2) for each in errors]} of {[round(found) for _, found in pairs]} samples/s"
     return [
         row(ERROR_ROW, error, "", f"<= {ERROR_BAR:g}", error <= ERROR_BAR, note),
         row(RANK_ROW, rank, "", f">= {RANK_BAR:g}", rank >= RANK_BAR, "Spearman's"),
