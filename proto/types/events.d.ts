@@ -313,6 +313,18 @@ export interface DatasetSpec {
   evaluate_first?: number;
 }
 
+/** How fast workers of a job computed on a type of devices, beside those on the cluster's own cores. */
+export interface DeviceSpeed {
+  /** name of a type of devices of the installation: lower-case letters, digits and hyphens, at most 40 */
+  device: string;
+  /** Number of the cluster's cores that compute a batch in the time of one unit. */
+  cores: number;
+  /** Standard deviation of the logarithm of that number. */
+  log_sd: number;
+  /** The job that measured it. */
+  job: string;
+}
+
 /** Quality on held-out samples: those that follow the training samples in the dataset. */
 export interface Evaluation {
   samples: number;
@@ -411,6 +423,8 @@ export interface HistoryMatched {
   plan: Plan | null;
   /** Model of the most similar past job that has one. */
   model?: KnownModel | null;
+  /** For each type of devices, what the most similar past job measured that had workers on it. */
+  speeds?: Array<DeviceSpeed>;
 }
 
 /** A past job and the configuration that served it: what warm start reads. */
@@ -428,6 +442,10 @@ export interface HistoryRecorded {
   model?: KnownModel | null;
   /** Team whose later jobs may start from this one; None: everybody's, as history from before Stretto. */
   team?: string | null;
+  /** Types of devices that it measured beside cores. */
+  speeds?: Array<DeviceSpeed>;
+  /** It was ended by hand: later jobs take its speeds, and do not start from its plan. */
+  cancelled?: boolean;
 }
 
 /** A parameter server that was hot has kept pace with its peers for a while. */

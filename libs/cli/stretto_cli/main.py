@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROOMS = {
     **dict.fromkeys(("up", "down", "status", "version", "backup", "restore", "clean", "devices"), "installation"),
     **dict.fromkeys(("init", "check", "explain-graph", "run", "schema", "export"), "model"),
-    **dict.fromkeys(("submit", "jobs", "cancel", "checkpoint", "scale", "logs", "data"), "jobs"),
+    **dict.fromkeys(("submit", "profile", "jobs", "cancel", "checkpoint", "scale", "logs", "data"), "jobs"),
     **dict.fromkeys(("audit", "audit-log", "console", "watch", "explain", "events", "trace", "replay"), "views"),
     **{"whatif": "decisions", "token": "installation", "simulate": "decisions"},
 }

@@ -60,6 +60,10 @@ class Documents:
         pages = run(operations.jobs(self._driver, (("status", status),) if status else ()))
         return [job for page in pages for job in json.loads(page)]
 
+    def cluster(self) -> Json:
+        """Return the cluster, with the holders of all pages."""
+        return run(operations.cluster(self._driver))
+
     def ended(self, name: str) -> Json:
         """Return the view of a job whose last event was read."""
         return run(operations.ended(self._driver, name))

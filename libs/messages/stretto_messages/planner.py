@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MaxLen
 
@@ -23,7 +23,18 @@ from stretto_messages.base import (
     example,
 )
 from stretto_messages.scenario import JOB, METADATA, PLAN, WIDER
-from stretto_messages.values import Candidate, Interval, KnownModel, Match, Metadata, Plan, PlanKind, Reasons
+from stretto_messages.values import (
+    TYPES_MAX,
+    Candidate,
+    DeviceSpeed,
+    Interval,
+    KnownModel,
+    Match,
+    Metadata,
+    Plan,
+    PlanKind,
+    Reasons,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +50,12 @@ class HistoryRecorded(Message):
     model: KnownModel | None = None
     team: Team | None = None
     """Team whose later jobs may start from this one; None: everybody's, as history from before Stretto."""
+    speeds: Annotated[tuple[DeviceSpeed, ...], MaxLen(TYPES_MAX)] = ()
+    """Types of devices that it measured beside cores."""
+    cancelled: bool = False
+    """It was ended by hand: later jobs take its speeds, and do not start from its plan."""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"speeds", "cancelled"})
 
 
 example(
@@ -65,6 +82,10 @@ class HistoryMatched(Message):
     plan: Plan | None
     model: KnownModel | None = None
     """Model of the most similar past job that has one."""
+    speeds: Annotated[tuple[DeviceSpeed, ...], MaxLen(TYPES_MAX)] = ()
+    """For each type of devices, what the most similar past job measured that had workers on it."""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"speeds"})
 
 
 example(

@@ -168,6 +168,8 @@ DeviceName = Annotated[
     Doc("name of a type of devices of the installation: lower-case letters, digits and hyphens, at most 40"),
 ]
 Device = Annotated[str, MaxLen(40), Doc("type of devices of a worker; empty: the cluster's own cores")]
+TYPES_MAX = 16
+"""Most types of devices of an installation: the front over their mixes is searched exactly."""
 GROUPS_MAX = 2
 """Most groups of workers on devices of one plan. With three, a front over them is too large to search exactly."""
 STAGES_MAX = 3
@@ -426,6 +428,19 @@ class KnownModel(Record):
     form: Literal["default", "paper"]
     coefficients: Annotated[dict[Name, Annotated[float, Ge(0)]], MaxLen(20)]
     overlap: Annotated[float, Ge(1)] = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSpeed(Record):
+    """How fast workers of a job computed on a type of devices, beside those on the cluster's own cores."""
+
+    device: DeviceName
+    cores: Annotated[float, Gt(0), Le(10**9)]
+    """Number of the cluster's cores that compute a batch in the time of one unit."""
+    log_sd: Annotated[float, Ge(0)]
+    """Standard deviation of the logarithm of that number."""
+    job: JobId
+    """The job that measured it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

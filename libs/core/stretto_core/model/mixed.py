@@ -2,7 +2,8 @@
 
 Shards are leased and servers are asynchronous: each worker trains at its own pace, so rates add up. Where steps pass
 stages, the slowest one bounds them (:mod:`stretto_core.model.stages`): a later stage takes what a worker computes, the
-first one what a step takes beside that, whoever pulls and pushes (:meth:`FittedModel.part_s`).
+first one what a step takes beside that, whoever pulls and pushes (:meth:`FittedModel.part_s`), and what the rows take
+to cross.
 """
 
 from __future__ import annotations
@@ -18,10 +19,6 @@ from stretto_messages.values import Plan, WorkerGroup
 from stretto_core.model.stages import stage_times_s
 from stretto_core.model.throughput import Array, Configuration, FittedModel, Inputs
 from stretto_core.model.types import DeviceType
-
-GUESSED_SD = 0.7
-"""Standard deviation of the log of a step time on devices that no worker of the job has had: a factor of two."""
-
 
 CUT_SD = 0.15
 """Standard deviation of the log of a stage's time while no stage of the job was measured: the error that predictions
@@ -40,12 +37,12 @@ class StageRatio:
 class GroupRate(NamedTuple):
     """Samples per second of a group of workers, and the configurations as they see them.
 
-    ``guessed``: no worker of the job was measured on its devices.
+    ``guess_sd``: standard deviation of the log of the speed of devices on which no worker of the job was measured.
     """
 
     x: Inputs
     rate: Array
-    guessed: bool
+    guess_sd: float
 
 
 class StageRate(NamedTuple):
@@ -57,7 +54,7 @@ class StageRate(NamedTuple):
     workers: int
     step_s: float
     lost: float
-    guessed: bool
+    guess_sd: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,24 +73,27 @@ class MixedWorkers:
     def rates(self, x: Inputs, groups: Iterable[WorkerGroup]) -> Iterator[GroupRate]:
         """Return the rate of the workers on cores and of each group, n m / T (HeterPS Eq. 1), without interruptions.
 
-        ``x.workers`` includes the groups. Devices that were never measured are taken for as many cores of the cluster.
+        ``x.workers`` includes the groups. Devices that were never measured are taken for as many cores of the cluster,
+        times their speed.
         """
         of_groups = tuple(groups)
         on_devices = sum(group.workers for group in of_groups)
         on_cores, supply = x.workers - on_devices, self.model.supply
         if np.any(on_cores > 0):
             step_s = supply.slowed_s(self.model.trained_s(x), x, on_devices)
-            yield GroupRate(x, on_cores * self.batch_size / step_s, False)
+            yield GroupRate(x, on_cores * self.batch_size / step_s, 0.0)
         for group in of_groups:
-            device, guessed = self._type_of(group), group.device not in self.model.devices
-            own = self._inputs_of(x, group, device, guessed)
+            device, own = self._type_of(group), self._inputs_of(x, group)
             rate = group.workers * self.batch_size / supply.slowed_s(self.model.trained_s(own), x, on_devices)
-            yield GroupRate(own, (1 - device.lost(self.back_s)) * rate, guessed)
+            yield GroupRate(own, (1 - device.lost(self.back_s)) * rate, self._guess_sd(device))
 
-    def _inputs_of(self, x: Inputs, group: WorkerGroup, device: DeviceType, guessed: bool) -> Inputs:
-        shape = (1,) * x.workers.ndim
-        cores = group.cpu_cores * (device.speed if guessed else 1.0)
-        named = "" if guessed else group.device
+    def _guess_sd(self, device: DeviceType) -> float:
+        return 0.0 if device.name in self.model.devices else device.speed_log_sd
+
+    def _inputs_of(self, x: Inputs, group: WorkerGroup) -> Inputs:
+        shape, known = (1,) * x.workers.ndim, group.device in self.model.devices
+        cores = group.cpu_cores * (1.0 if known else self._type_of(group).speed)
+        named = group.device if known else ""
         return replace(x, device=np.full(shape, named), worker_cpu_cores=np.full(shape, cores))
 
     def stages(self, plan: Plan) -> Iterator[StageRate]:
@@ -102,17 +102,20 @@ class MixedWorkers:
         x = Inputs.of([replace(Configuration.of(plan, self.batch_size), workers=reading)])
         least_s = float(self.model.supply.step_time_s(x, reading - plan.cpu_workers)[0])
         if plan.cpu_workers:
-            own_s = max(self._scaled(0, "", self.model.part_s(x, computes=False)), least_s)
-            yield StageRate(0, "", x, plan.cpu_workers, own_s, 0.0, False)
+            own_s = max(self._scaled(0, "", self._reading_s(x)), least_s)
+            yield StageRate(0, "", x, plan.cpu_workers, own_s, 0.0, 0.0)
         for group in plan.groups:
-            device, guessed = self._type_of(group), group.device not in self.model.devices
-            own = self._inputs_of(x, group, device, guessed)
+            device, own = self._type_of(group), self._inputs_of(x, group)
             if group.stage:
                 own_s = self._scaled(group.stage, group.device, self.model.part_s(own, computes=True))
             else:
-                own_s = max(self._scaled(0, group.device, self.model.part_s(own, computes=False)), least_s)
-            lost, guessed = device.lost(self.back_s), guessed and group.stage > 0
-            yield StageRate(group.stage, group.device, own, group.workers, own_s, lost, guessed)
+                own_s = max(self._scaled(0, group.device, self._reading_s(own)), least_s)
+            guess_sd = self._guess_sd(device) if group.stage else 0.0
+            yield StageRate(group.stage, group.device, own, group.workers, own_s, device.lost(self.back_s), guess_sd)
+
+    def _reading_s(self, x: Inputs) -> Array:
+        """Return the time that a step of a worker of stage 0 takes beside waiting: its rows cross to the next stage."""
+        return self.model.part_s(x, computes=False) + self.model.crossing_s(x)
 
     def _scaled(self, stage: int, device: str, step_s: Array) -> float:
         ratios = (each.ratio for each in self.stage_ratios if (each.stage, each.device) == (stage, device))
@@ -151,7 +154,7 @@ class MixedWorkers:
         x = Inputs.of([Configuration.of(plan, self.batch_size)])
         groups = [*self.rates(x, plan.groups)]
         total = sum(float(group.rate[0]) for group in groups)
-        errors = [float(self.model.log_sd(group.x)[0]) + GUESSED_SD * group.guessed for group in groups]
+        errors = [float(self.model.log_sd(group.x)[0]) + group.guess_sd for group in groups]
         return sum(float(group.rate[0]) / total * error for group, error in zip(groups, errors, strict=True))
 
     def _staged_log_sd(self, plan: Plan) -> float:
@@ -159,7 +162,7 @@ class MixedWorkers:
         times_s = self.stage_times_s(plan)
         sds = [0.0] * plan.stages
         for group in self.stages(plan):
-            sd = float(self.model.part_log_sd(group.x, computes=group.stage > 0)[0]) + GUESSED_SD * group.guessed
+            sd = float(self.model.part_log_sd(group.x, computes=group.stage > 0)[0]) + group.guess_sd
             sds[group.stage] = max(sds[group.stage], sd)
         longer_s = max(time_s * math.exp(sd) for time_s, sd in zip(times_s, sds, strict=True))
         return math.log(longer_s / max(times_s)) + (0.0 if self.stage_ratios else CUT_SD)

@@ -25,14 +25,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Literal, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.fitter import ModelFitted
-from stretto_messages.values import KnownModel, MeasuredConfiguration, Plan
+from stretto_messages.values import DeviceSpeed, KnownModel, MeasuredConfiguration, Plan
 
 from stretto_core.machine import CoreError
 
@@ -447,6 +447,16 @@ class FittedModel:
         part = {term.name: self.coefficients[term.name] for term in self._terms_of(computes)}
         return predicted_step_time_s(self.form, part, self.overlap, x)
 
+    def crossing_s(self, x: Inputs) -> Array:
+        """Return the time in which a worker passes the rows of a batch on to another worker (ODT, HeterPS §4.1).
+
+        The same rows come from one server over the same link in T_emb at p = 1. A pull that no step waited for tells
+        nothing of the link, and counts as 0.
+        """
+        terms = terms_named(form_named(self.form), tuple(self.coefficients))
+        part = {term.name: self.coefficients[term.name] for term in terms if term.component == "emb"}
+        return predicted_step_time_s(self.form, part, self.overlap, replace(x, ps=np.ones_like(x.ps)))
+
     def _terms_of(self, computes: bool) -> tuple[Term, ...]:
         form = form_named(self.form)
         constant = form.constants_by_component["grad"]
@@ -457,6 +467,31 @@ class FittedModel:
     def devices(self) -> frozenset[str]:
         """The types of devices on which workers were measured; empty text stands for cores."""
         return frozenset(row.device for row in self.measured)
+
+    def speeds(self, job: str) -> tuple[DeviceSpeed, ...]:
+        """Return how fast ``job``'s units of each type computed beside its workers on cores, as last measured.
+
+        k cores take t_k to compute a batch, a unit takes t: it is as fast as k t_k / t cores. With J the derivatives of
+        log t_k - log t by the coefficients, and C their covariance, the logarithm's variance is J C J'. What computing
+        takes is measured, though one size of worker does not tell how much of that is a constant.
+        """
+        latest, terms = {row.device: row for row in self.measured}, self._terms_of(computes=True)
+        names = list(self.coefficients)
+        if "" not in latest or len(self.covariance) < len(names):
+            return ()
+        at = [names.index(term.name) for term in terms]
+        theta, of_terms = np.array(list(self.coefficients.values()))[at], np.array(self.covariance)[np.ix_(at, at)]
+        found = list[DeviceSpeed]()
+        for device in sorted(latest.keys() - {""}):
+            design = design_of(terms, Inputs.of([latest[""], latest[device]]))
+            computes_s = design @ theta
+            if computes_s.min() <= 0:
+                continue
+            contrast = np.array([1.0, -1.0]) / computes_s @ design
+            log_sd = self.noise_sd * math.sqrt(max(float(contrast @ of_terms @ contrast), 0.0))
+            cores = latest[""].worker_cpu_cores * computes_s[0] / computes_s[1]
+            found.append(DeviceSpeed(device=device, cores=float(cores), log_sd=log_sd, job=job))
+        return tuple(found)
 
     def log_sd(self, x: Inputs) -> Array:
         """Standard deviation of log T of each row of one-dimensional inputs: coefficients, noise-free."""

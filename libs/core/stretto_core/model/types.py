@@ -14,6 +14,7 @@ from stretto_messages.values import (
     NO_EXTENDED,
     NOTHING,
     PLAN_FIELDS,
+    DeviceSpeed,
     Extended,
     ExtendedPerPod,
     Plan,
@@ -24,6 +25,8 @@ from stretto_messages.values import (
 )
 
 HOUR_S = 3600.0
+GUESSED_SD = 0.7
+"""Standard deviation of the log of a stated speed of devices: a factor of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,8 @@ class DeviceType:
 
     ``price_per_hour`` of one unit, of which there are ``count``. ``cpu_cores`` and ``memory_bytes`` come with a unit.
     ``speed``: what a core of it computes, as a multiple of one of the cluster's own cores; a guess until a worker has
-    been measured. ``interruptions_per_hour``: how often a unit is taken away (a spot price's risk).
+    been measured, with ``speed_log_sd`` as the standard deviation of its log. ``speed_of``: the past job that measured
+    it; empty: it is stated. ``interruptions_per_hour``: how often a unit is taken away (a spot price's risk).
     """
 
     name: str
@@ -98,6 +102,8 @@ class DeviceType:
     memory_bytes: int
     speed: float = 1.0
     interruptions_per_hour: float = 0.0
+    speed_log_sd: float = GUESSED_SD
+    speed_of: str = ""
 
     @property
     def resource(self) -> str:
@@ -107,6 +113,11 @@ class DeviceType:
     def group(self, workers: int) -> WorkerGroup:
         """Return a group of this number of workers on the type."""
         return WorkerGroup(self.name, workers, self.cpu_cores, self.memory_bytes)
+
+    def as_known(self, known: DeviceSpeed) -> DeviceType:
+        """Return the type with the speed that a past job measured."""
+        sd = min(known.log_sd, GUESSED_SD)
+        return replace(self, speed=known.cores / self.cpu_cores, speed_log_sd=sd, speed_of=known.job)
 
     def lost(self, back_s: float) -> float:
         """Return the share of a worker's time that interruptions cost: each takes ``back_s`` until another one trains.
@@ -158,7 +169,8 @@ class JobProfile:
     pod has beside the cores and the memory of its plan. ``data``: the job's data workers. ``spill``: when rows may go
     to the servers' disks, on each at most ``spill_limit_bytes``; None: what is free. ``devices_asked``: the types of
     devices that its workers may have beside cores, or ``ANY_DEVICE``; ``devices``: those of them that there are.
-    ``stages``: how many its workers are to have, or ``auto``. ``watched``: it runs a program that tells no samples.
+    ``speeds``: what similar past jobs measured of types. ``stages``: how many its workers are to have, or ``auto``.
+    ``watched``: it runs a program that tells no samples.
     ``elsewhere``: it is an object whose pods another controller runs.
     """
 
@@ -177,6 +189,7 @@ class JobProfile:
     spill_limit_bytes: int | None = None
     devices_asked: tuple[str, ...] = ()
     devices: tuple[DeviceType, ...] = ()
+    speeds: tuple[DeviceSpeed, ...] = ()
     stages: Stages = 1
     watched: bool = False
     elsewhere: bool = False
@@ -188,7 +201,9 @@ class JobProfile:
 
     def among(self, devices: Iterable[DeviceType]) -> JobProfile:
         """Return the profile in a cluster that has these types of devices, with their prices."""
-        may = tuple(each for each in devices if {each.name, ANY_DEVICE} & {*self.devices_asked})
+        known = {each.device: each for each in self.speeds}
+        asked = (each for each in devices if {each.name, ANY_DEVICE} & {*self.devices_asked})
+        may = tuple(each.as_known(known[each.name]) if each.name in known else each for each in asked)
         if may == self.devices:
             return self
         of_others = {name: price for name, price in self.prices.extended_hour.items() if not name.startswith(DEVICES)}

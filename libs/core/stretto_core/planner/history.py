@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from stretto_messages.planner import HistoryMatched, HistoryRecorded
-from stretto_messages.values import Match
+from stretto_messages.values import TYPES_MAX, Match
 
 from stretto_core.machine import Action, Emit
 from stretto_core.model.types import JobOpened
 from stretto_core.planner.state import HistorySettings, HistoryState
-from stretto_core.planner.warmstart import most_similar, smoothed_plan
+from stretto_core.planner.warmstart import SimilarJob, known_speeds, most_similar, smoothed_plan
 
 HistoryEvent = HistoryRecorded | JobOpened
 
@@ -49,13 +50,19 @@ class HistoryMachine:
 
     def _match(self, event: JobOpened) -> HistoryMatched:
         settings, profile = self.settings, event.profile
-        similar = most_similar(
-            profile.metadata,
-            (past for past in self.state.past.values() if past.team in (None, event.team)),
-            count=settings.similar_jobs,
-            smoothing=settings.smoothing,
-            similarity_min=settings.similarity_min,
-        )
+        of_team = [past for past in self.state.past.values() if past.team in (None, event.team)]
+
+        def closest(past: Iterable[HistoryRecorded], count: int) -> list[SimilarJob]:
+            return most_similar(
+                profile.metadata,
+                past,
+                count=count,
+                smoothing=settings.smoothing,
+                similarity_min=settings.similarity_min,
+            )
+
+        similar = closest((past for past in of_team if not past.cancelled), settings.similar_jobs)
+        measured = closest((past for past in of_team if past.speeds), settings.jobs_kept)
         return HistoryMatched(
             job=event.job,
             metadata=dict(profile.metadata),
@@ -73,4 +80,5 @@ class HistoryMachine:
             smoothing=settings.smoothing,
             plan=smoothed_plan(similar, profile.limits),
             model=next((job.past.model for job in reversed(similar) if job.past.model is not None), None),
+            speeds=known_speeds(measured)[:TYPES_MAX],
         )

@@ -98,7 +98,7 @@ class PlanMachine:
     Larger than 250 lines: all of it reads and writes the state of one job; its algorithms are in files of their own.
     """
 
-    version = 4
+    version = 5
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class PlanMachine:
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of an earlier version, under which nothing was known of a watched program's use."""
+        """Continue a state of an earlier version: nothing was known of a watched program's use, or of types' speeds."""
         return state
 
     @property
@@ -176,8 +176,10 @@ class PlanMachine:
         return self._start("initial", plan, reasons)
 
     def _matched(self, event: HistoryMatched) -> list[Action]:
-        """Propose the smoothed plan of the similar jobs, or the cold start."""
+        """Take the speeds of types that similar jobs measured; propose their smoothed plan, or the cold start."""
         state, profile = self.state, self.state.profile
+        if profile is not None and event.speeds:
+            state.profile = profile = replace(profile, speeds=event.speeds).among(self.settings.devices)
         if state.started or profile is None:
             return []
         if event.plan is None:
@@ -363,10 +365,15 @@ class PlanMachine:
         return self._advise()
 
     def _ended(self, event: JobCompleted | JobCancelled | JobFailed | ObjectReleased, now: float) -> list[Action]:
-        """Record a completed job in the history, with the plan that served it."""
+        """Record a completed job in the history, with the plan that served it; a cancelled one for what it measured of
+        types of devices."""
         state, profile, fitted = self.state, self.state.profile, self.state.model
         state.ended, state.completed = True, isinstance(event, JobCompleted)
-        if not state.completed or profile is None or state.plan is None or state.throughput <= 0:
+        model = FittedModel.of(fitted) if fitted is not None else None
+        speeds = model.speeds(state.job) if model is not None else ()
+        cancelled = isinstance(event, JobCancelled) and len(speeds) > 0
+        recorded = state.completed or cancelled
+        if not recorded or profile is None or state.plan is None or state.throughput <= 0:
             return []
         past = HistoryRecorded(
             job=state.job,
@@ -376,8 +383,10 @@ class PlanMachine:
             duration_s=max(now - state.submitted_s, 0.0),
             ps_memory_peak_bytes=state.ps_memory_peak_bytes,
             samples=state.samples_done or profile.samples,
-            model=FittedModel.of(fitted).known if fitted is not None else None,
+            model=model.known if model is not None else None,
             team=state.team,
+            speeds=speeds,
+            cancelled=cancelled,
         )
         return [Emit(past)]
 

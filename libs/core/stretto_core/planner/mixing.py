@@ -17,7 +17,6 @@ import numpy as np
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.values import GROUPS_MAX, Plan, Resources, WorkerGroup
 
-from stretto_core.model.mixed import GUESSED_SD
 from stretto_core.model.pareto import (
     NORMAL_90,
     CandidateAlgorithm,
@@ -168,11 +167,20 @@ def trial(
         if saved > saving:
             reason = (
                 f"a worker on {device.name} at {device.price_per_hour:g} an hour may train samples for {saved:.0%} less"
-                f" than one of the others: measure it"
+                f" than one of the others: measure it{told_by(device)}"
             )
             throughput, log_sd = problem.workers.throughput(plan), float(problem.workers.log_sd([plan])[0])
             best, saving = PlanTrial(device.name, plan, reason, throughput, log_sd), saved
     return best
+
+
+def told_by(device: DeviceType) -> str:
+    """Describe who measured the speed of a type before the job, for reasons; empty: it is stated."""
+    if not device.speed_of:
+        return ""
+    cores = f"{device.speed * device.cpu_cores:.3g}"
+    factor = np.exp(NORMAL_90 * device.speed_log_sd)
+    return f" ({device.speed_of} found a unit as fast as {cores} cores, within a factor of {factor:.2g})"
 
 
 def with_one(current: Plan, device: DeviceType, profile: JobProfile) -> Plan:
@@ -193,4 +201,4 @@ def _cost(problem: CandidateProblem, profile: JobProfile, current: Plan) -> floa
 
 def _optimistic_cost(problem: CandidateProblem, profile: JobProfile, current: Plan, device: DeviceType) -> float:
     one = current.with_workers(0, [device.group(1)])
-    return _cost(problem, profile, one) * float(np.exp(-NORMAL_90 * GUESSED_SD))
+    return _cost(problem, profile, one) * float(np.exp(-NORMAL_90 * device.speed_log_sd))

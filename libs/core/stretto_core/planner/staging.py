@@ -13,16 +13,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from stretto_messages.base import InvalidValue
+from stretto_messages.base import InvalidValue, three_digits
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Candidate, Plan, Resources
 
-from stretto_core.model.mixed import GUESSED_SD, MixedWorkers, StageRatio
+from stretto_core.model.mixed import MixedWorkers, StageRatio
 from stretto_core.model.pareto import NORMAL_90, CandidateProblem, PricedPlan, Verified, pareto_indices
 from stretto_core.model.stages import in_words, own_s
 from stretto_core.model.throughput import Configuration, FittedModel, Inputs
-from stretto_core.model.types import DeviceType, JobProfile, Stages
-from stretto_core.planner.mixing import MEASURED_MAX, PlanTrial, with_one
+from stretto_core.model.types import GUESSED_SD, DeviceType, JobProfile, Stages
+from stretto_core.planner.mixing import MEASURED_MAX, PlanTrial, told_by, with_one
 from stretto_core.planner.placement.optimum import exact
 from stretto_core.planner.placement.problem import DeviceType as PlacedType
 from stretto_core.planner.placement.problem import Layer, PlacementProblem
@@ -181,8 +181,8 @@ def _layers(problem: CandidateProblem, base: Plan, roles: Sequence[_Role]) -> tu
 def measured_layers(model: FittedModel, ps: int, ps_cpu_cores: float, devices: Sequence[str]) -> tuple[Layer, Layer]:
     """Return the rows and all that is behind them, as workers of a job took them, with a value for each type.
 
-    devices: the types; the empty text stands for cores. ``ps``, ``ps_cpu_cores``: of the job's plan. What crosses
-    between stages was measured by no job without them, and counts as 0. Raises InvalidValue for a type on which no
+    devices: the types; the empty text stands for cores. ``ps``, ``ps_cpu_cores``: of the job's plan. Rows cross to the
+    next stage as fast as one server sends them, from each worker at once. Raises InvalidValue for a type on which no
     worker of the job was measured.
     """
     latest = {each.device: each for each in model.measured}
@@ -199,8 +199,8 @@ def measured_layers(model: FittedModel, ps: int, ps_cpu_cores: float, devices: S
         )
         # k workers take T(k) each for a batch, so k of them together T(k) / k = A + P/k (Eq. 1)
         shared = (min(max(2 * (1 - both / 2 / alone), 0.0), 1.0) for alone, both in zip(one, two, strict=True))
-        nothing = (0.0,) * len(devices)
-        return Layer(name, name, tuple(one), tuple(shared), nothing, nothing)
+        crossing_s = tuple(0.0 if computes else float(model.crossing_s(Inputs.of([each]))[0]) for each in of_types)
+        return Layer(name, name, tuple(one), tuple(shared), crossing_s, (1.0,) * len(devices))
 
     return layer("rows", False), layer("dense", True)
 
@@ -245,10 +245,12 @@ def first_stages(
     faster = [each for each in plans if each.throughput >= now.throughput]
     best = min(faster, key=sample_cost) if faster else max(plans, key=lambda each: each.throughput)
     times = in_words(problem.workers.stage_times_s(best.plan))
+    crossing_s = float(problem.model.crossing_s(Inputs.of([Configuration.of(best.plan, problem.batch_size)]))[0])
+    link = f"; rows are taken to cross in the {three_digits(1e3 * crossing_s)} ms that one server takes to send them"
     why = "the job asks for two stages"
     if math.isfinite(cost_to_beat):
         why = f"two stages may cost {1 - sample_cost(best) / cost_to_beat:.0%} less a sample than the best plan without"
-    return _trial(problem, best.plan, f"{why}: {times}", best.throughput)
+    return _trial(problem, best.plan, f"{why}: {times}{link}", best.throughput)
 
 
 def staged_trial(
@@ -275,7 +277,7 @@ def staged_trial(
         free = 1 if problem.room is None else problem.room.count_of(device.resource)
         if device.name in known or free < 1 or (plan := with_one(current, device, profile)) in refused:
             continue
-        optimistic = StageRatio(1, device.name, math.exp(-NORMAL_90 * GUESSED_SD))
+        optimistic = StageRatio(1, device.name, math.exp(-NORMAL_90 * device.speed_log_sd))
         alone = replace(problem, devices=(device,), stage_ratios=(optimistic,))
         found = [sample_cost(each) for each in staged_front(alone, [current], profile.limits.high.workers)]
         if found and min(found) <= least:
@@ -283,7 +285,8 @@ def staged_trial(
     if best is None:
         return None
     device, plan = best
-    reason = f"a second stage on {device.name} at {device.price_per_hour:g} an hour may cost less a sample: measure it"
+    why = f"a second stage on {device.name} at {device.price_per_hour:g} an hour may cost less a sample: measure it"
+    reason = why + told_by(device)
     return _trial(problem, plan, reason, problem.workers.throughput(plan), device.name)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from stretto_messages.base import InvalidValue
 from stretto_messages.planner import HistoryRecorded
-from stretto_messages.values import Plan, Value
+from stretto_messages.values import DeviceSpeed, Plan, Value
 
 from stretto_core.model.pareto import MEMORY_STEP_BYTES
-from stretto_core.model.types import JobLimits
+from stretto_core.model.types import GUESSED_SD, JobLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,20 @@ def most_similar(
         SimilarJob(past, value, features, weight)
         for (past, value, features), weight in zip(reversed(close), weights, strict=True)
     ]
+
+
+def known_speeds(similar: Sequence[SimilarJob]) -> tuple[DeviceSpeed, ...]:
+    """Return for each type of devices what the most similar job measured, the most similar first.
+
+    A job that is less alike tells less: without any likeness its speed is worth no more than a stated one. The errors
+    of the measurement and of the likeness s add up as var = sd² + ((1 - s) GUESSED_SD)².
+    """
+    found = dict[str, DeviceSpeed]()
+    for job in reversed(similar):
+        for speed in job.past.speeds:
+            log_sd = math.hypot(speed.log_sd, (1 - min(job.similarity, 1.0)) * GUESSED_SD)
+            found.setdefault(speed.device, replace(speed, log_sd=log_sd))
+    return tuple(found.values())
 
 
 def smoothed_plan(similar: Sequence[SimilarJob], limits: JobLimits, *, cpu_step: float = 0.25) -> Plan | None:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 
 import pytest
 from closed_loop import LIMITS, Loop, plan, profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from job_builders import job_ended
 from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.model.pareto import CandidateProblem, exact_front, grid_within
 from stretto_core.model.throughput import Configuration, FittedModel
-from stretto_core.model.types import DeviceType, JobLimits, JobProfile, Prices
+from stretto_core.model.types import GUESSED_SD, DeviceType, JobLimits, JobProfile, Prices
 from stretto_core.planner.machine import PlanMachine
 from stretto_core.planner.mixing import fronts
 from stretto_core.planner.state import PlannerSettings
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
-from stretto_messages.planner import PlanProposed
+from stretto_messages.planner import HistoryMatched, HistoryRecorded, PlanProposed
+from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import Resources, extended_of
 
+DCN = {"family": "dcn"}
 FAST = DeviceType("fast", price_per_hour=0.05, count=4, cpu_cores=2.0, memory_bytes=4 * GIB)
 
 
@@ -73,6 +77,55 @@ def test_a_type_that_turns_out_slow_is_given_back() -> None:
     decided = [fact.plan for fact in loop.facts(PlanDecided, "a")]
     assert any(each.groups for each in decided), "it was tried"
     assert not decided[-1].groups
+
+
+def measured_beforehand(compute_s: float, cancelled_at_s: float = 100.0) -> tuple[Loop, HistoryRecorded]:
+    """Return a loop in which a job that trained on a core and on a unit of FAST was cancelled, and its record."""
+    loop = loop_with(FAST, compute_s={"fast": compute_s})
+    loop.tells_parts = True
+    both = replace(plan(), workers=2, groups=(FAST.group(1),))
+    loop.submit("before", long_job(metadata=DCN, initial=both, fixed=True))
+    loop.run(cancelled_at_s)
+    loop.running.clear()
+    loop.tell(job_ended("before", "cancelled"))
+    loop.tell(job_ended("before", "gone"))
+    (recorded,) = loop.facts(HistoryRecorded, "before")
+    return loop, recorded
+
+
+@pytest.mark.parametrize(("compute_s", "cores"), [(0.002, 10.0), (0.5, 0.04)])
+def test_a_cancelled_job_leaves_what_it_measured_of_a_type(compute_s: float, cores: float) -> None:
+    _, recorded = measured_beforehand(compute_s)
+    (speed,) = recorded.speeds
+    assert (speed.device, speed.job, recorded.cancelled) == ("fast", "before", True)
+    within = math.exp(2 * speed.log_sd)
+    assert cores / within < speed.cores < cores * within
+    assert speed.log_sd < GUESSED_SD, "more is known than of a stated speed"
+
+
+def test_a_type_that_a_similar_job_found_slow_is_not_tried() -> None:
+    loop, _ = measured_beforehand(0.5)
+    for job, metadata in (("like", DCN), ("unlike", {"family": "other"})):
+        loop.submit(job, long_job(metadata=metadata))
+    loop.run(900)
+    tried = {fact.job for fact in loop.facts(PlanProposed) if fact.plan.groups and fact.kind == "measure"}
+    assert tried == {"unlike"}
+    (matched,) = loop.facts(HistoryMatched, "like")
+    assert (matched.plan, matched.matches) == (None, ()), "no job starts from the plan of a measurement"
+
+
+def test_a_trial_says_who_measured_the_type_before_and_predicts_by_that() -> None:
+    loop, recorded = measured_beforehand(0.002)
+    loop.submit("like", long_job(metadata=DCN))
+    loop.planners["like"] = PlanMachine(loop.planners["like"].state, loop.planner_settings)  # saved and started again
+    loop.run(900)
+    (tried,) = [fact for fact in loop.facts(PlanProposed, "like") if fact.plan.groups and fact.kind == "measure"]
+    assert (
+        f"(before found a unit as fast as {recorded.speeds[0].cores:.3g} cores, within a factor of"
+        in (tried.reasons[0])
+    )
+    one = next(fact for fact in loop.facts(ProfileMeasured, "like") if fact.plan == tried.plan)
+    assert tried.throughput == pytest.approx(one.throughput, rel=0.2)
 
 
 def test_a_job_that_asks_for_none_gets_none() -> None:

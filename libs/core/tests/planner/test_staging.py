@@ -137,6 +137,20 @@ def test_the_slowest_stage_bounds_a_plan_and_what_was_measured_scales_it() -> No
     assert surer == pytest.approx(CUT_SD), "once a stage was measured"
 
 
+def test_rows_cross_as_fast_as_one_server_sends_them_until_stages_were_measured() -> None:
+    pulled = replace(MODEL, coefficients={**MODEL.coefficients, "a7": 0.006 / 512, "a2_emb": 0.001})
+    pulled = replace(pulled, covariance=tuple(tuple(1e-9 if i == j else 0.0 for j in range(8)) for i in range(8)))
+    problem = replace(problem_with((4, 4), (0.1, 0.1)), model=pulled)
+    x, _ = problem.devices
+    staged = of_stages(plan(1, 2, 1.0, 1.0), None, 1, x, 1)
+    reading_s, crossing_s, computing_s = 0.0004 / 2 + 0.0002 + 0.01 + 0.006 / 2 + 0.001, 0.006 + 0.001, 0.002
+    assert problem.workers.stage_times_s(staged)[0] == pytest.approx(reading_s + crossing_s + computing_s)
+    rows, dense = measured_layers(pulled, 2, 1.0, ["", "x"])
+    assert rows.transfer_s == pytest.approx((crossing_s, crossing_s))
+    assert rows.transfer_parallel_fraction == (1.0, 1.0), "each worker sends its own"
+    assert dense.transfer_s == (0.0, 0.0)
+
+
 @given(st.floats(0.5, 1.2))
 def test_stages_are_proposed_from_five_percent_less_a_sample_on(share: float) -> None:
     single, two = PricedPlan(plan(2), 1000.0, 1.0), replace(plan(2), worker_cpu_cores=1.5)

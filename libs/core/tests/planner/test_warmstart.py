@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from job_builders import no_history, past_job
 from stretto_core.machine import Emit
-from stretto_core.model.types import JobLimits, JobOpened, JobProfile
+from stretto_core.model.types import GUESSED_SD, JobLimits, JobOpened, JobProfile
 from stretto_core.planner.history import HistoryMachine
 from stretto_core.planner.machine import PlanMachine
 from stretto_core.planner.state import HistorySettings
@@ -23,7 +24,7 @@ from stretto_core.planner.warmstart import (
 )
 from stretto_messages.base import GIB, InvalidValue
 from stretto_messages.planner import HistoryMatched, HistoryRecorded, PlanProposed
-from stretto_messages.values import Plan
+from stretto_messages.values import DeviceSpeed, Plan
 
 LIMITS = JobLimits(Plan(1, 1, 0.25, 0.25, GIB // 2, GIB // 2), Plan(64, 16, 32.0, 32.0, 64 * GIB, 64 * GIB))
 
@@ -112,6 +113,25 @@ def test_a_job_starts_from_past_jobs_of_its_own_team_and_of_everybody() -> None:
         machine.handle(replace(past_job(job, METADATA, PLAN, 1e9), team=team), 0.0)
     assert {match.job for match in matched(machine, "blue").matches} == {"own", "shared"}
     assert {match.job for match in matched(machine, "green").matches} == {"shared"}
+
+
+def test_a_speed_is_of_the_most_similar_job_and_less_sure_the_less_alike_that_is() -> None:
+    rows = {"far": 125, "near": 500, "none": 1000}
+    machine = HistoryMachine(settings=HistorySettings(similar_jobs=1))
+    for job, count in rows.items():
+        speeds = [(device, cores) for device, cores in (("x", count), ("y", 1.0)) if (job, device) != ("near", "y")]
+        measured = tuple(DeviceSpeed(device=name, cores=cores, log_sd=0.1, job=job) for name, cores in speeds)
+        known = replace(past_job(job, {"rows": count}, PLAN, 1e9), speeds=() if job == "none" else measured)
+        machine.handle(known, 0.0)
+    opened = JobProfile(512, 1000, JobLimits(PLAN, PLAN), metadata={"rows": 1000})
+    (action,) = machine.handle(JobOpened("new", opened), 0.0)
+    assert isinstance(action, Emit)
+    assert isinstance(action.fact, HistoryMatched)
+    assert [(each.device, each.job, each.cores) for each in action.fact.speeds] == [("x", "near", 500)], (
+        "one that is only an eighth alike tells nothing"
+    )
+    assert action.fact.speeds[0].log_sd == pytest.approx(math.hypot(0.1, 0.5 * GUESSED_SD))
+    assert [match.job for match in action.fact.matches] == ["none"]
 
 
 def test_a_team_of_many_jobs_pushes_out_its_own() -> None:

@@ -6,15 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 from stretto_messages.base import Money
-from stretto_messages.values import ANY_DEVICE, DEVICE_PATTERN, DeviceName
+from stretto_messages.values import ANY_DEVICE, DEVICE_PATTERN, TYPES_MAX, DeviceName
 
 from ..quantities import BYTES, IN_BYTES
 from .extended import PerPod
 from .kubernetes import LabelKey, LabelValue, Toleration
 from .part import Spec
-
-TYPES_MAX = 16
-"""Largest number of types of an installation: the front over their mixes is searched exactly."""
 
 
 def checked_name(name: str) -> str:
@@ -42,7 +39,7 @@ class DeviceTypeSpec(Spec):
         gt=0,
         le=10**4,
         description="what a core of it computes, as a multiple of one of the cluster's own cores; a guess for the time "
-        "until a worker of the job has been measured on it",
+        "until a worker of the job, or of a similar one before, has been measured on it",
     )
     interruptions_per_hour: float = Field(
         default=0.0, ge=0, le=3600, description="how often a unit is taken away, as spot instances are"

@@ -156,6 +156,16 @@ class UnplaceableView(Answer):
     detail: str
 
 
+class DeviceView(Answer):
+    """A type of devices that workers may have. A worker has one unit, with its cores and its memory."""
+
+    name: str
+    price_per_hour: float
+    count: int
+    cpu_cores: float
+    memory_bytes: int
+
+
 class ServiceView(Answer):
     """A service: its replicas, and how many of the 16 partitions they own. It decides for all jobs only with all."""
 
@@ -223,6 +233,8 @@ class ClusterView(Answer):
     """The first 50."""
     waiting_count: int
     services: list[ServiceView] = []
+    devices: list[DeviceView] = []
+    """The types of devices that the installation states."""
     teams: list[TeamView] = []
     """The teams that have jobs, and those that a quota names, as far as the caller may read them."""
     quota_holder: Literal["stretto", "kueue"] = "stretto"

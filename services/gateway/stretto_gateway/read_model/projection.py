@@ -134,6 +134,8 @@ class Projection:
         return view
 
     def _record_history(self, message: HistoryRecorded, time_s: float) -> None:
+        if message.cancelled:  # no later job starts from its plan
+            return
         self.history[message.job] = PastJob(
             message.job,
             time_s,

@@ -13,8 +13,10 @@ from stretto_core.model.teams import OTHERS, Quotas, TeamQuota, quota_of
 from stretto_messages.arbiter import Amount, GetCluster, GetClusterReply
 from stretto_messages.base import GIB, counted, three_digits
 from stretto_messages.values import NOTHING, Resources, extended_of, shortage, total
+from stretto_wire.jobspec.devices import DeviceTypeSpec
 from stretto_wire.rest.answers import (
     ClusterView,
+    DeviceView,
     HolderView,
     TeamView,
     UnplaceableView,
@@ -184,6 +186,20 @@ def cluster_view(found: GetClusterReply, reads: Reads, after: str = "") -> Clust
         ],
         waiting_count=found.waiting_count,
     )
+
+
+def device_views(types: Iterable[DeviceTypeSpec]) -> list[DeviceView]:
+    """Return the types of devices as every caller may see them."""
+    return [
+        DeviceView(
+            name=each.name,
+            price_per_hour=each.price_per_hour,
+            count=each.count,
+            cpu_cores=each.cpu_cores,
+            memory_bytes=each.memory,
+        )
+        for each in types
+    ]
 
 
 def team_views(

@@ -119,6 +119,7 @@ class Inquiries:
         found, settings = await self._arbiter.cluster(), self._settings
         more = {
             "services": await self._services.answer(),
+            "devices": cluster.device_views(settings.device_types),
             "teams": cluster.team_views(found, self._projection.jobs.values(), settings.quotas, team, reads),
             "quota_holder": settings.teams_quota_holder,
         }

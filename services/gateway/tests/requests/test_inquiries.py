@@ -11,7 +11,7 @@ import pytest
 from stretto_cli.commands.decisions.whatif.fit import Profile, document_of
 from stretto_core.model.teams import TeamQuota
 from stretto_core.model.throughput import Configuration, FittedModel, Measurement
-from stretto_gateway.requests.cluster import FRESH_S, Arbiter, cluster_view, team_views
+from stretto_gateway.requests.cluster import FRESH_S, Arbiter, cluster_view, device_views, team_views
 from stretto_gateway.streams.bus import service_views
 from stretto_messages.actuator import PlanApplied, PodPending
 from stretto_messages.arbiter import GetCluster, GetClusterReply
@@ -20,6 +20,7 @@ from stretto_messages.fitter import ModelFitted
 from stretto_messages.oom import OomForecast
 from stretto_messages.planner import HistoryRecorded
 from stretto_messages.values import KnownModel, Plan
+from stretto_wire.jobspec.devices import DeviceTypeSpec
 
 from ..deciding_cluster import CORES, WAIT_S, Cluster
 from ..gateway_process import Running
@@ -207,6 +208,15 @@ def test_names_of_other_teams_choose_nothing_among_the_holders() -> None:
     ]
     assert {(answer.others, answer.after, len(answer.holders)) for answer in answers} == {(2, None, 0)}
     assert [one.job for one in cluster_view(found, lambda team: team == "a", "a1").holders] == ["a2"]
+
+
+def test_the_cluster_tells_what_a_unit_of_each_type_of_devices_has() -> None:
+    stated = DeviceTypeSpec(
+        name="new", price_per_hour=0.4, count=3, cpu_cores=2.0, memory=GIB, environment={"KEY": "not told"}
+    )
+    assert [each.model_dump() for each in device_views([stated])] == [
+        {"name": "new", "price_per_hour": 0.4, "count": 3, "cpu_cores": 2.0, "memory_bytes": GIB}
+    ]
 
 
 def test_the_cluster_has_each_readable_team_with_its_quota() -> None:
