@@ -50,6 +50,8 @@ class ElasticJob:
     gated: bool = False
     priority: int = 0
     suspended: bool = True
+    opened: bool = False
+    """Its gate was opened, and Kueue has not admitted it since."""
     decision: int = 0
     version: int = 0
     made: int = 0
@@ -66,8 +68,8 @@ class ElasticJob:
 
     @property
     def asked(self) -> int:
-        """Pods that the Job controller makes as soon as it may."""
-        return 0 if self.suspended or self.done else self.parallelism
+        """Pods that the Job controller makes as soon as it may, or once Kueue has admitted those to begin with."""
+        return 0 if (self.suspended and not self.opened) or self.done else self.parallelism
 
     @property
     def running(self) -> list[Pod]:
@@ -92,6 +94,8 @@ class Kueue:
     now: int = 0
     orders: dict[str, int] = field(default_factory=dict)
     """Orders that Kueue gave to each Job: suspensions and smaller sizes."""
+    uncounted: set[str] = field(default_factory=set)
+    """Jobs whose gates were opened since Kueue last counted those that wait."""
 
     # what others see ---------------------------------------------------------------------------------------------
 
@@ -127,7 +131,10 @@ class Kueue:
             ),
             room=rooms[0],
             vacant=rooms[1],
-            others_wait=any(other is not job and self.waits(other) for other in self.jobs.values()),
+            others_wait=any(
+                other is not job and self.waits(other) and other.name not in self.uncounted
+                for other in self.jobs.values()
+            ),
         )
 
     def waits(self, job: ElasticJob) -> bool:
@@ -145,6 +152,9 @@ class Kueue:
         job = self.jobs[name]
         if job.version != version:
             return False
+        if job.gated:
+            job.opened = True
+            self.uncounted.add(name)
         job.parallelism, job.decision, job.gated = count, decision, False
         job.version += 1
         return True
@@ -167,7 +177,7 @@ class Kueue:
         self.orders[name] = self.orders.get(name, 0) + 1
         job.version += 1
         if how == "suspend":
-            job.suspended = True
+            job.suspended, job.opened = True, False
             job.slices = [Slice(f"{name}-evicted-{self.now}", job.parallelism, "evicted")]
             self._end(job, len(job.running))
         else:
@@ -179,6 +189,7 @@ class Kueue:
     def step(self) -> None:
         """One step of time: pods start and end, Kueue looks at each Job, then admits what fits."""
         self.now += 1
+        self.uncounted.clear()
         for job in [*self.jobs.values()]:
             gone = [pod for pod in job.pods if pod.gone_at is not None and pod.gone_at <= self.now]
             if gone or any(pod.ready_at == self.now for pod in job.pods):
@@ -220,7 +231,7 @@ class Kueue:
             waiting.state = "pending"
         elif waiting.count <= job.cap and self.used + waiting.count - job.admitted <= self.nominal:
             waiting.state, waiting.assigned = "admitted", waiting.count
-            job.slices, job.suspended = [waiting], False
+            job.slices, job.suspended, job.opened = [waiting], False, False
             job.version += 1
 
     def _end(self, job: ElasticJob, count: int) -> None:

@@ -9,7 +9,10 @@ from functools import cached_property
 from typing import Literal
 
 from stretto_core.decider.fields import (
+    DECISION,
+    GATES,
     QUEUE,
+    SIZE,
     Object,
     UnfitObject,
     annotations_of,
@@ -184,14 +187,28 @@ def _usage(queue: Object) -> dict[tuple[str, str], int]:
 
 
 def pods_in_queue(target: Target, one: Object, cluster: SeenObjects) -> PodsInQueue:
-    """Return the pods of an object. Those asked for count from then on, else two objects would grow into one room."""
+    """Return the pods of an object. Those asked for count from then on, else two objects would grow into one room, or
+    begin with the same."""
     part = target.part(one)
     pods = target.pods(one, part, cluster.jobs_of.get(one["metadata"]["uid"], ()))
-    asks_for_none = one["spec"].get("suspend") or target.ending(one)[0]
+    is_stopped = one["spec"].get("suspend") and not is_to_begin(one, cluster)
+    asks_for_none = is_stopped or target.ending(one)[0]
     asked = 0 if asks_for_none else part.count if pods.due is None else pods.due
     admitted = [admitted_pods(each, part) for each in workloads_of(one, cluster) if is_true(each, "Admitted")]
     requests = requests_in(one, part, cluster)
     return PodsInQueue(pods.active + pods.terminating, asked, max(admitted, default=0), requests)
+
+
+def is_to_begin(one: Object, cluster: SeenObjects) -> bool:
+    """Return True for an object that Stretto has given its first size, and that Kueue has not looked at since.
+
+    Until Kueue counts its workload among those that wait, nothing else tells of the room that the object was given.
+    """
+    noted = annotations_of(one)
+    if DECISION not in noted or GATES not in noted or SIZE in gates(one):
+        return False
+    looked_at = (is_true(each, "Admitted") or is_true(each, "Evicted") for each in workloads_of(one, cluster))
+    return not any(looked_at)
 
 
 def _exceeds(workload: Object, queue: Object) -> bool:

@@ -159,6 +159,8 @@ class History:
             self.faults.append("more pods than quota")
         if write.purpose == "grow" and sum(max(len(one.pods), one.asked) for one in self.all()) > self.kueue.nominal:
             self.faults.append("more pods asked for than quota")
+        if write.opens and write.count > write.before and sum(one.asked for one in self.all()) > self.kueue.nominal:
+            self.faults.append("begun with more pods than quota")
         taken_back = write.purpose == "back" and decider.outcomes.get(write.number - 1) == "refused"
         fitted = write.purpose == "fit" and not job.admitted
         if not (rest or taken_back or fitted):
@@ -250,6 +252,20 @@ def test_objects_that_grow_into_the_same_room_are_found(monkeypatch: pytest.Monk
     counted = lambda pods, _, admitted, each: PodsInQueue(pods, 0, admitted, each)  # noqa: E731
     monkeypatch.setattr(kueue_model, "PodsInQueue", counted)
     assert finds("more pods asked for than quota")
+
+
+def test_objects_that_begin_with_the_same_room_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ElasticJob.asked.fget
+    uncounted = property(lambda one: 0 if one.suspended else asked(one))  # type: ignore[misc]
+    observe = kueue_model.Kueue.observe
+
+    def blind(kueue: Kueue, name: str) -> ObjectObserved:
+        with monkeypatch.context() as patched:
+            patched.setattr(ElasticJob, "asked", uncounted)
+            return observe(kueue, name)
+
+    monkeypatch.setattr(kueue_model.Kueue, "observe", blind)
+    assert finds("begun with more pods than quota")
 
 
 def test_a_preemption_that_is_taken_for_a_conflict_is_found() -> None:

@@ -86,6 +86,26 @@ def test_pods_that_another_job_asks_for_are_not_free_before_they_are_admitted() 
     assert observed(one, cluster(one, job("b", 5, 2, suspend=True), *own, used=4)).room == 4
 
 
+@pytest.mark.parametrize(
+    ("noted", "condition", "room"),
+    [
+        ({fields.DECISION: "b/1: fit", fields.GATES: ""}, "", 1),
+        ({fields.DECISION: "b/1: fit", fields.GATES: "other"}, "", 1),
+        ({fields.DECISION: "b/1: fit", fields.GATES: fields.SIZE}, "", 6),
+        ({fields.DECISION: "b/1: fit"}, "", 6),
+        ({fields.GATES: ""}, "", 6),
+        ({fields.DECISION: "b/1: fit", fields.GATES: ""}, "Evicted", 6),
+    ],
+)
+def test_what_another_object_was_given_to_begin_with_is_not_free(
+    noted: dict[str, str], condition: str, room: int
+) -> None:
+    one, other, own = job("a", 2, 2), job("b", 5, 0, suspend=True), workload("b", 5, admitted=False)
+    other["metadata"]["annotations"] = {**ELASTIC, **noted}
+    own["status"]["conditions"].append({"type": condition, "status": "True"})
+    assert observed(one, cluster(one, workload("a", 2), other, own, used=2)).room == room
+
+
 def test_a_workload_that_no_quota_could_hold_is_not_waited_for() -> None:
     one, own = job("a", 2, 2), workload("a", 2)
     large, small = workload("b", 9, admitted=False), workload("b", 8, admitted=False)
