@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,11 +19,16 @@ from .items import GONE, SharedItems, likely, reached, serve
 
 ADDRESS_VARIABLE = "STRETTO_AGENT"
 """Variable of a program with the path of the socket at which it asks for batches."""
-NEXT, CHECKPOINT, SAVED, UNSAVED, RESTORED = "next", "checkpoint", "saved", "unsaved", "restored"
-"""Requests of a program, a line each."""
-BATCH, END, LEAVE, REFUSED = "batch", "end", "leave", "refused"
+NEXT, CHECKPOINT, SAVED, UNSAVED, RESTORED, LEFT = "next", "checkpoint", "saved", "unsaved", "restored", "left"
+"""Requests of a program, a line each. Behind an answer of several batches, the request that comes next states the
+first number of the batch that was taken last, and the one behind it."""
+BATCH, BATCHES, END, LEAVE, REFUSED = "batch", "batches", "end", "leave", "refused"
 """The first words of an answer; after ``batch`` follow the first number and the one behind the last, and where data
-workers could use them, those two of the batch that most likely follows."""
+workers could use them, those two of the batch that most likely follows; after ``batches`` those of all, and the size
+of each but the last."""
+AHEAD_S = 0.1
+"""Seconds for which the batches of one answer may be taken: no worker leaves, and no heartbeat tells of them, sooner.
+A tenth of the time between heartbeats, so that a lost worker repeats hardly more, and ten requests a second."""
 SAVE, LOAD, DONE = "save", "load", "done"
 """First words of answers about checkpoints; after the first two follows a folder, after the last a name or nothing."""
 PREPARES_VARIABLE = "STRETTO_AGENT_PREPARES"
@@ -44,11 +50,16 @@ class _Line:
                 "this program runs in a data worker, which has no samples: call stretto.agent.prepared(dataset) before "
                 "samples, restored and checkpoint, and before torch.distributed is initialised"
             )
+        self._process = os.getpid()
+        self._taken: range | None = None
+        """The batch that was taken last of an answer of several; None: the process that runs the program knows it."""
         self._link = reached(path)
         self._answers = self._link.makefile("r", encoding="utf-8")
 
     def ask(self, request: str) -> tuple[str, str]:
         """Return the first word of the answer, and the rest. Raises SystemExit for a worker that is to leave."""
+        if self._taken is not None:
+            request, self._taken = f"{request} {self._taken.start} {self._taken.stop}", None
         try:
             self._link.sendall(f"{request}\n".encode())
             word, _, rest = self._answers.readline().rstrip("\n").partition(" ")
@@ -60,7 +71,21 @@ class _Line:
             raise StrettoError(rest or GONE)
         return word, rest
 
+    def several(self, first: int, stop: int, size: int) -> Iterator[range]:
+        """Yield the batches of one answer, until its time is over or another request has told how far they are."""
+        until_s = time.monotonic() + AHEAD_S
+        while True:
+            self._taken = range(first, min(first + size, stop))
+            yield self._taken
+            first = first + size
+            if first >= stop or self._taken is None or time.monotonic() >= until_s:
+                return
+
     def close(self) -> None:
+        """Close the connection; the batch that was taken last does not count as trained."""
+        if self._taken is not None and os.getpid() == self._process:  # else the loop is that of a fork's parent
+            with contextlib.suppress(StrettoError, SystemExit):
+                self.ask(LEFT)
         self._answers.close()
         self._link.close()
 
@@ -110,8 +135,11 @@ def samples(save: Callable[[str], object] | None = None) -> Iterator[range]:
             is_over = word == END
             if is_over:
                 return
-            first, stop, *following = map(int, rest.split())
-            likely[:] = [range(*following)] if following else []
+            first, stop, *more = map(int, rest.split())
+            if word == BATCHES:
+                yield from line.several(first, stop, *more)
+                continue
+            likely[:] = [range(*more)] if more else []
             yield range(first, stop)
     finally:
         if not is_over and line in _lines:  # the batch that the loop was left in does not count as trained

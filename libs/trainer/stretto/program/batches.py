@@ -8,7 +8,7 @@ import time
 from stretto_messages.dispatcher import NextShardReply
 from stretto_messages.values import Shard
 
-from ..agent import BATCH, END, LEAVE, REFUSED
+from ..agent import AHEAD_S, BATCH, BATCHES, END, LEAVE, REFUSED
 from ..worker.leases import Leases
 from ..worker.step_timer import StepTime, StepTimer
 
@@ -31,6 +31,7 @@ class Batches:
         least: int = 0,
         release_s: float = 0.0,
         tells_likely: bool = False,
+        gives_several: bool = False,
     ) -> None:
         self._consistent = consistent
         """The program's parameters and the ledger go back together (level 2)."""
@@ -44,14 +45,21 @@ class Batches:
         """Seconds for which the dispatcher is told what comes back, where the pod goes on: it would get it again."""
         self._tells_likely = tells_likely
         """True if an answer has the batch that most likely follows, too: data workers compute its items meanwhile."""
+        self._gives_several = gives_several
+        """True if an answer may have several batches, of which the next request tells how many were taken."""
+        self._ahead = 1
+        """The batches that fit into AHEAD_S at the pace of the last answer's."""
+        self._trained = 0
+        """Batches of the last answer that count as trained."""
         self._leaving = leaving
         self.is_left = False
         """True once a program of level 2 has left its loop in the middle of a batch: it gets no other one."""
         self._given = 0
-        """Samples of the batch that the program works on."""
+        """Samples that the program was given and that do not count as trained: one batch, or several."""
         self._given_at_s = 0.0
         self._begun = 0
-        """Samples of the lease that the program may have worked on, and has not passed."""
+        """Samples of the lease that the program may have worked on and that do not count as trained: those that it was
+        given, and of a loop that was left the batch that it was left in."""
         self.ended = False
         """True once the program was told that there are no more samples."""
         self.over = False
@@ -74,9 +82,7 @@ class Batches:
                 return LEAVE
             if shard is not None:
                 first = shard.start + self._leases.offset
-                self._given = self._begun = self._size(shard.length - self._leases.offset)
-                self._given_at_s = time.monotonic()
-                return f"{BATCH} {first} {first + self._given}{self._likely(shard, first + self._given)}"
+                return self._give(shard, first, shard.length - self._leases.offset)
             reply = self._leases.next(0)
             if reply is not None and reply.stale:  # the shard is trained again, and the parameters have it
                 self.lost |= self._consistent
@@ -84,6 +90,26 @@ class Batches:
                 self.ended = True
                 return END
             self._wait(reply)
+
+    def _give(self, shard: Shard, first: int, left: int) -> str:
+        """Return the answer with what follows of the shard, of which ``left`` samples were in no batch yet."""
+        size = self._size(left)
+        self._given = self._begun = min(size * self._ahead, left) if self._gives_several else size
+        self._given_at_s, self._trained = time.monotonic(), 0
+        if self._given > size:
+            return f"{BATCHES} {first} {first + self._given} {size}"
+        return f"{BATCH} {first} {first + self._given}{self._likely(shard, first + self._given)}"
+
+    def took(self, first: int, stop: int) -> None:
+        """Count what was given as trained up to the batch that the program took last, which it may work on."""
+        shard = self._leases.shard
+        if shard is None or not self._given:
+            return
+        begun = shard.start + self._leases.offset
+        first, stop = (min(max(number, begun), begun + self._given) for number in (first, stop))
+        if trained := first - begun:
+            self._count(trained, -(-trained // self._batch_size))
+        self._given = self._begun = max(stop - first, 0)
 
     def _likely(self, shard: Shard, first: int) -> str:
         """Return the numbers of the batch that most likely follows, with a space before each; empty: nobody knows.
@@ -108,11 +134,16 @@ class Batches:
 
     def passed(self) -> None:
         """Count the last batch as trained."""
-        if not self._given:
-            return
-        self._leases.passed(self._leases.offset + self._given)
-        self._meter.step(self._given_at_s, time.monotonic(), self._given, StepTime())
-        self._given = self._begun = 0
+        if self._given:
+            self._count(self._given, 1)
+            self._given = self._begun = 0
+
+    def _count(self, samples: int, batches: int) -> None:
+        now_s = time.monotonic()
+        self._leases.passed(self._leases.offset + samples)
+        self._meter.step(self._given_at_s, now_s, samples, StepTime(), batches)
+        self._trained += batches
+        self._ahead = max(1, int(AHEAD_S * self._trained / max(now_s - self._given_at_s, 1e-6)))
 
     def _settle(self) -> None:
         """Report a shard that is over, and let go of one that another worker has by now."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stretto_wire.program import ProgramSpec
 
-from ..agent import ADDRESS_VARIABLE, LEAVE, NEXT, REFUSED
+from ..agent import ADDRESS_VARIABLE, DONE, LEAVE, LEFT, NEXT, REFUSED
 from ..errors import BusError, DataError
 from ..items import ITEMS, TOOK
 from ..pod.process import EXIT_OK, EXIT_PLATFORM, Pod, run_pod
@@ -42,13 +42,15 @@ class ProgramHost:
         self._child = Child(pod, program, meter)
         self._leases = Leases(pod.bus, pod.leaving)
         spec = pod.settings.spec
+        tells_likely = spec.resources.data.mode != "off"
         self._batches = Batches(
             self._leases,
             meter,
             spec.dataset.batch_size,
             pod.leaving,
             consistent=program.consistent,
-            tells_likely=spec.resources.data.mode != "off",
+            tells_likely=tells_likely,
+            gives_several=not tells_likely,
         )
         self._consistent: Consistent | None = None
         self._items = FarItems(pod, self._telemetry.took)
@@ -92,7 +94,12 @@ class ProgramHost:
     # --- level 1: the program asks for batches ----------------------------------------------------------------
 
     def _answered(self, request: str) -> str:
-        """Return the answer to a line of the program."""
+        """Return the answer to a line of the program, which may tell the batch that it took last."""
+        request, *taken = request.split()
+        if len(taken) == 2 and all(number.isdecimal() for number in taken):
+            self._batches.took(int(taken[0]), int(taken[1]))
+        if request == LEFT:
+            return DONE
         if request != NEXT and self._consistent is None:
             return f"{REFUSED} {request}: checkpoints are of level 2; state program.level: 2"
         if request != NEXT and self._consistent is not None:

@@ -65,7 +65,7 @@ class ItemServer:
         self._lock = threading.Lock()
         self._items, self._busy_s = 0, 0.0
         self._told = 0, 0.0
-        pod.usage = Usage(with_children=True)
+        pod.usage = Usage(runs_program=True)
 
     def run(self) -> int:
         """Serve until asked to leave, and return the pod's exit code.

@@ -24,7 +24,7 @@ class Telemetry:
         self._lock = threading.Lock()
         self._told, self._last = Took(), Took()
         """Items of the program as told since the last report, and as told before."""
-        pod.usage = Usage(with_children=True)
+        pod.usage = Usage(runs_program=True)
 
     def took(self, told: Took) -> None:
         """Take note of what the program says of its items."""

@@ -7,6 +7,7 @@ import pytest
 import stretto.agent
 from ledger_bus import LedgerBus
 from stretto.errors import StrettoError
+from stretto.program import batches
 from stretto.program.batches import Batches
 from stretto.worker.leases import Leases
 from stretto.worker.step_timer import StepTimer
@@ -47,6 +48,26 @@ def test_a_batch_counts_once_the_next_one_is_asked_for() -> None:
     assert asked.leases.offset == 0
     asked.next()
     assert asked.leases.offset == 8
+
+
+@pytest.mark.parametrize(
+    ("took", "offset", "repeated"),
+    [((8, 16), 8, 8), ((16, 20), 16, 4), ((20, 20), 20, 0), ((0, 999), 8, 12), ((999, 0), 20, 0)],
+)
+def test_of_several_batches_those_count_that_were_taken_and_passed(
+    took: tuple[int, int], offset: int, repeated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "AHEAD_S", 1e9)
+    asked = Asked(gives_several=True, runs_program=True)
+    first = asked.next()[0]
+    assert asked.batches.next() == f"{stretto.agent.BATCHES} {first + 8} {first + 20} 8"
+    asked.batches.took(*(first + number for number in took))
+    assert asked.leases.offset == offset
+    asked.batches.forget()
+    asked.batches.took(first, first + 20)
+    assert asked.leases.offset == offset, "whoever was given nothing has taken nothing"
+    asked.batches.give_back()
+    assert asked.bus.ledger.state.samples_recomputed == repeated
 
 
 def test_where_data_workers_could_use_it_a_batch_names_the_next_one() -> None:

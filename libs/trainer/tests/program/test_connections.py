@@ -15,7 +15,7 @@ from ledger_bus import LedgerBus
 from stretto.errors import StrettoError
 from stretto.pod.process import Pod
 from stretto.program import asked as sockets
-from stretto.program import child
+from stretto.program import batches, child
 from stretto.program.child import patience_of
 from stretto.program.host import ProgramHost, keep_run, report_run
 from stretto.worker.leases import Leases
@@ -74,6 +74,83 @@ def test_a_socket_that_is_gone_is_an_error_with_a_remedy(monkeypatch: pytest.Mon
     monkeypatch.setenv(stretto.agent.ADDRESS_VARIABLE, str(tmp_path / "agent.sock"))
     with pytest.raises(StrettoError, match=r"STRETTO_AGENT = .* cannot be reached: No such file .*; the process that"):
         next(stretto.agent.samples())
+
+
+class Several:
+    """A program that takes several batches of an answer, as long as none of its steps takes time."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch, *, ahead_s: float = 1e9) -> None:
+        patch.setattr(batches, "AHEAD_S", 1e9)  # all of a shard fits in
+        patch.setattr(stretto.agent, "AHEAD_S", ahead_s)
+        self.runs, self.requests = hosted(), list[str]()
+        answered = self.runs._asked._answer
+        self.runs._asked._answer = lambda request: self.requests.append(request) or answered(request)
+        patch.setenv(stretto.agent.ADDRESS_VARIABLE, self.runs._asked.listen(folder))
+
+    @property
+    def offset(self) -> int:
+        return cast("int", self.runs._leases.offset)
+
+
+@pytest.fixture
+def several(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Several:
+    return Several(tmp_path, monkeypatch)
+
+
+def test_an_answer_has_as_many_batches_as_fit_into_its_time(several: Several) -> None:
+    taken = [*stretto.agent.samples()]
+    assert sorted(number for batch in taken for number in batch) == [*range(10_000)]
+    assert {len(batch) for batch in taken} == {8, 4}, "shards of 20 have batches of 8, 8 and 4"
+    assert several.runs._batches.ended
+    window = several.runs._telemetry.meter.window()
+    assert (window.samples_total, window.steps_total) == (10_000, len(taken))
+    assert len(several.requests) == 502, "one for each of 500 shards, the first of which has two, and one for the end"
+
+
+def test_a_step_that_takes_longer_asks_for_each_batch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    several = Several(tmp_path, monkeypatch, ahead_s=0.0)
+    taken = [*stretto.agent.samples()]
+    assert len(several.requests) == len(taken) + 1
+    assert sorted(number for batch in taken for number in batch) == [*range(10_000)]
+
+
+def test_a_loop_that_is_left_gets_the_batch_again_that_it_was_left_in_and_no_other(several: Several) -> None:
+    loop = stretto.agent.samples()
+    first, second, third = (next(loop) for _ in range(3))
+    del loop
+    again = stretto.agent.samples()
+    assert next(again) == third
+    assert [len(each) for each in (first, second, third)] == [8, 8, 4]
+    assert several.requests[-2:] == [f"left {third.start} {third.stop}", "next"]
+
+
+def test_a_fork_that_inherits_a_loop_does_not_say_that_it_was_left(
+    several: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = stretto.agent.samples()
+    taken = [next(loop) for _ in range(2)]
+    monkeypatch.setattr(stretto.agent.os, "getpid", lambda: 0)
+    stretto.agent._lines[0].close()
+    assert several.requests == ["next", "next"]
+    assert several.runs._batches._given == 20 - len(taken[0])
+
+
+def test_a_checkpoint_has_the_batches_that_were_taken_and_the_loop_asks_for_the_next_one(several: Several) -> None:
+    told = {"checkpoint": "save here", "saved": "done j-000001"}
+    offsets = list[int]()
+
+    def answer(request: str) -> str:
+        several.runs._batches.passed()
+        offsets.append(several.offset)
+        return told[request]
+
+    several.runs._consistent = SimpleNamespace(answer=answer, refusal="")
+    loop = stretto.agent.samples()
+    first, second = next(loop), next(loop)
+    assert stretto.agent.checkpoint(lambda folder: None) == "j-000001"
+    assert offsets == [16, 16]
+    assert next(loop) == range(second.stop, second.stop + 4)
+    assert several.requests == ["next", "next", f"checkpoint {first.stop} {second.stop}", "saved", "next"]
 
 
 def test_a_loop_that_ends_late_leaves_the_connection_of_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from program_job import BATCH_SIZE, EVERY, SAMPLES, Job, PodOf, stored
-from stretto.agent import BATCH, CHECKPOINT, DONE, END, LEAVE, LOAD, REFUSED, RESTORED, SAVE, SAVED, UNSAVED
+from stretto.agent import BATCH, BATCHES, CHECKPOINT, DONE, END, LEAVE, LOAD, REFUSED, RESTORED, SAVE, SAVED, UNSAVED
 from stretto.errors import DataError
 from stretto.program.batches import Batches
 from stretto.program.consistent import Consistent
@@ -28,7 +28,11 @@ class Worker:
         bus = PodOf(job, pod)
         self.job, self.leaving = job, threading.Event()
         self.leases = Leases(bus, self.leaving)  # type: ignore[arg-type]
-        self.batches = Batches(self.leases, StepTimer(), BATCH_SIZE, self.leaving, consistent=True)
+        self.batches = Batches(
+            self.leases, StepTimer(), BATCH_SIZE, self.leaving, consistent=True, gives_several=True
+        )
+        self.left = range(0)
+        """What this worker has not taken of the last answer."""
         kept = KeptCheckpoints(f"file://{job.folder}", "j", pod)
         self.kept = Consistent(bus, self.leases, self.batches, kept, self.leaving)  # type: ignore[arg-type]
         self.kept.begin()
@@ -41,13 +45,21 @@ class Worker:
             self.parameters = stored(Path(folder))
 
     def train(self) -> str:
-        word, *numbers = self.batches.next().split(" ")
-        if word == BATCH:
-            self.parameters.update(range(*map(int, numbers)))
-            self.since += 1
-        return word
+        if not self.left:
+            word, *numbers = self.batches.next().split(" ")
+            if word not in (BATCH, BATCHES):
+                return word
+            self.left = range(int(numbers[0]), int(numbers[1]))
+        batch, self.left = self.left[:BATCH_SIZE], self.left[BATCH_SIZE:]
+        self.parameters.update(batch)
+        self.since += 1
+        self.taken = batch
+        return BATCH
 
     def save(self, until: str = "") -> str:
+        if self.left:
+            self.batches.took(self.taken.start, self.taken.stop)
+            self.left = range(0)
         word, _, folder = self.kept.answer(CHECKPOINT).partition(" ")
         if word != SAVE or until == SAVE:
             return word
@@ -88,7 +100,7 @@ def survivor(job: Job, seed: int) -> Counter[int]:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_each_sample_counts_once_in_the_parameters_that_survive(seed: int, tmp_path: Path) -> None:
-    job = Job(tmp_path)
+    job = Job(tmp_path, shard_batches=4)
     parameters = survivor(job, seed)
     assert parameters == dict.fromkeys(range(SAMPLES), 2), "two epochs: none lost, none counted twice"
     assert job.repeated, "nobody was killed"

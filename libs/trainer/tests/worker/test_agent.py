@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -14,6 +18,7 @@ from typing import Any
 import nats
 import pytest
 from stretto.errors import PodError
+from stretto.pod import process
 from stretto.pod.process import Usage, settings_of
 from stretto.worker.step_timer import StepTime, StepTimer
 from stretto_messages.actuator import GetServersReply, ServersChanged
@@ -53,6 +58,36 @@ def test_used_cores_are_those_of_this_process():
     used = usage.measure()
     assert used.cpu_cores * used.window_s == pytest.approx(0.2, abs=0.08)
     assert used.memory_bytes > 10 * 2**20
+
+
+USES = """
+import os, sys, time
+held = b"x" * (40 * 2**20)
+if sys.argv[1] == "2":
+    os.spawnv(os.P_NOWAIT, sys.executable, [sys.executable, sys.argv[0], "child"])
+while time.process_time() < 0.3:
+    pass
+open(f"{os.path.dirname(sys.argv[0])}/used-{sys.argv[1]}", "w").close()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(("knows", "processes"), [(True, 2), (False, 2), (True, 1)])
+def test_what_a_program_and_its_child_use_is_counted(
+    knows: bool, processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(process, "_KNOWS_CHILDREN", process._KNOWS_CHILDREN and knows)
+    (script := tmp_path / "uses.py").write_text(USES)
+    usage = Usage(runs_program=True)
+    child = subprocess.Popen([sys.executable, str(script), str(processes)], start_new_session=True)
+    try:
+        wait_for(lambda: len([*tmp_path.glob("used-*")]) == processes)
+        used = usage.measure()
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+    assert used.cpu_cores * used.window_s > 0.27 * processes
+    assert used.memory_bytes > processes * 40 * 2**20
 
 
 @pytest.mark.parametrize(
