@@ -28,11 +28,9 @@ class Worker:
         bus = PodOf(job, pod)
         self.job, self.leaving = job, threading.Event()
         self.leases = Leases(bus, self.leaving)  # type: ignore[arg-type]
-        self.batches = Batches(
-            self.leases, StepTimer(), BATCH_SIZE, self.leaving, consistent=True, gives_several=True
-        )
+        self.batches = Batches(self.leases, StepTimer(), BATCH_SIZE, self.leaving, consistent=True, gives_several=True)
         self.left = range(0)
-        """What this worker has not taken of the last answer."""
+        """Samples of the last answer that this worker has not taken."""
         kept = KeptCheckpoints(f"file://{job.folder}", "j", pod)
         self.kept = Consistent(bus, self.leases, self.batches, kept, self.leaving)  # type: ignore[arg-type]
         self.kept.begin()
