@@ -143,6 +143,11 @@ def test_the_size_to_begin_with_is_an_order() -> None:
     assert one.wanted == ("shrink", 1)
 
 
+def test_an_object_that_was_just_suspended_is_not_at_rest() -> None:
+    assert at_rest(seen(2))
+    assert not at_rest(replace(seen(2), suspended=True)), "its pods are ready until the Job controller ends them"
+
+
 def test_an_object_grows_no_further_than_its_completions_have_work() -> None:
     rest = replace(seen(4, room=4), due=3, active=3, ready=3, most=3)
     assert at_rest(rest)
