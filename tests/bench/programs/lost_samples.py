@@ -146,14 +146,15 @@ def _fleet(kind: Kind, job: Job, python: str) -> Iterator[Fleet]:
         service.kill()
 
 
-def ours(top: Path, level: int) -> list[Result]:
-    (journals := top / f"journals-{level}").mkdir()
+def ours(top: Path, level: int, *, are_ranks: bool = False) -> list[Result]:
+    name = f"{level}{', ranks' if are_ranks else ''}"
+    (journals := top / f"journals-{level}-{are_ranks}").mkdir()
     results = []
-    with installation(top / f"installed-{level}", journals):
+    with installation(installed := top / f"installed-{level}-{are_ranks}", journals):
         for seed in SEEDS:
             (run := journals / f"seed-{seed}").mkdir()
-            fleet = Stretto(top / f"installed-{level}", run, level)
-            results.append(played(f"Stretto, level {level}", seed, fleet, goes_back=level == 2))
+            fleet = Stretto(installed, run, level, are_ranks=are_ranks)
+            results.append(played(f"Stretto, level {name}", seed, fleet, goes_back=level == 2))
     return results
 
 
@@ -201,6 +202,7 @@ def run() -> list[Row]:
         rows = [
             measured("Stretto, level 1", "workers that are replaced alone", lambda: ours(top, 1), shards),
             measured("Stretto, level 2", "one worker, surviving", lambda: ours(top, 2), 0),
+            measured("Stretto, level 2, ranks", "group, surviving", lambda: ours(top, 2, are_ranks=True), 0),
         ]
         for kind in KINDS:
             told = "service, trained" if kind.is_service else "group, surviving"

@@ -37,23 +37,24 @@ def installation(folder: Path, journals: Path) -> Iterator[None]:
 
 
 class Stretto(Fleet):
-    """A job of level 1 with two workers, or of level 2 with the one that it may have."""
+    """A job of two workers, or of level 2 with the one that it may have unless they are ranks of one program."""
 
-    def __init__(self, installed: Path, folder: Path, level: int) -> None:
+    def __init__(self, installed: Path, folder: Path, level: int, *, are_ranks: bool = False) -> None:
         super().__init__(folder)
         self.pods, self.look_at = installed / "pods" / folder.name, 0.0
         self.client = connect(folder=installed)
-        workers = WORKERS if level == 1 else 1
+        workers, most = (WORKERS, 3) if level == 1 or are_ranks else (1, 1)
         command = ["python", "train.py", str(ROOT), str(folder), str(level)]
+        program = {"command": command, "path": str(PROGRAM), "level": level}
+        program |= {"resize": "restart"} if are_ranks else {}
         size = {"worker_cpu_cores": 1, "worker_memory_bytes": WORKER_BYTES, "ps_cpu_cores": 0.001}
         plan = {"workers": workers, "ps": 1, "ps_memory_bytes": 2**20, **size}
-        count = {"count": {"min": 1, "max": 3}} if level == 1 else {"count": {"min": 1, "max": 1}}
         self.job = self.client.submit(
             {
                 "name": folder.name,
-                "program": {"command": command, "path": str(PROGRAM), "level": level},
+                "program": program,
                 "dataset": {"samples": SAMPLES, "batch_size": BATCH, "batches_per_shard": SHARD_BATCHES},
-                "resources": {"fixed": True, "initial": plan, "workers": count},
+                "resources": {"fixed": True, "initial": plan, "workers": {"count": {"min": 1, "max": most}}},
             }
         )
 
