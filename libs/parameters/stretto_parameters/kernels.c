@@ -425,10 +425,11 @@ void keep(const struct part *parts, int64_t count, const uint64_t *places) {
     }
 }
 
-/* Copies the words of hot and warm rows. */
+/* Copies the words of hot and warm rows; what is to have those of absent ones is left as it is. */
 void collect(const struct part *parts, const struct format *f, int64_t count, const uint64_t *places, uint32_t *out) {
     for (int64_t i = 0; i < count; i++, out += f->words) {
         if (i + AHEAD < count && places[i + AHEAD] < ASLEEP) PREFETCH(row_of(parts, f, places[i + AHEAD]));
+        if (places[i] == ABSENT) continue;
         if (places[i] < ASLEEP) memcpy(out, row_of(parts, f, places[i]), 4 * (size_t)f->words);
         else unpack(f, warm_row_of(parts, f, places[i]), out);
     }

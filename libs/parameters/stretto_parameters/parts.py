@@ -15,6 +15,7 @@ While all rows of a part are hot, each lies at its number, and marks are 0. A pa
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +54,7 @@ STAMPS = 256
 ROWS_MAX = 2**32 - 2
 ABSENT = np.uint64(2**64 - 1)
 """The place of a key that has no row. A place is part << 32 | row, with the bit ASLEEP where the row is not hot."""
+_HIGH = np.uint64(32)
 ASLEEP = np.uint64(1 << 63)
 
 # the fields of `struct part` in kernels.c
@@ -319,3 +321,20 @@ def split(places: U64) -> tuple[I64, I64]:
     """Return (parts, rows) of places, hot or cold."""
     found = (places & ~ASLEEP).astype(np.int64)
     return found >> 32, found & 0xFFFFFFFF
+
+
+def named(table: TableParts, parts: Sequence[int], rows: Sequence[I64 | slice]) -> tuple[U64, NDArray[np.void]]:
+    """Return the places of some rows of each of a table's parts, one part after the other, and a copy of their entries.
+
+    The place of a row that is not hot has ASLEEP.
+    """
+    entries = [table.entries(part)[chosen] for part, chosen in zip(parts, rows, strict=True)]
+    numbers = [
+        np.arange(table.size(part))[chosen] if isinstance(chosen, slice) else chosen
+        for part, chosen in zip(parts, rows, strict=True)
+    ]
+    of = np.repeat(np.asarray(parts, np.uint64), np.array([len(each) for each in entries], np.int64))
+    found = np.concatenate([np.zeros(0, ENTRY), *entries])
+    places = of << _HIGH | np.concatenate([np.zeros(0, np.int64), *numbers]).astype(np.uint64)
+    places[found["mark"] >= COLD] |= ASLEEP
+    return places, found

@@ -174,8 +174,10 @@ class Reference:
                 marks[rows[marks[rows] >> HEAT_SHIFT == 0]] |= np.uint32(1 << HEAT_SHIFT)
 
     def collect(self, parts: TableParts, places: U64, out: F32) -> None:
-        """Copy the words of hot and warm rows: [n, words]."""
-        for part, chosen in _by_part((places & ~ASLEEP) >> _HIGH):
+        """Copy the words of hot and warm rows: [n, words]; the rows of absent ones are left as they are."""
+        present = np.flatnonzero(places != ABSENT)
+        for part, of_present in _by_part((places[present] & ~ASLEEP) >> _HIGH):
+            chosen = present[of_present]
             is_warm = places[chosen] >= ASLEEP
             warm, hot = chosen[is_warm], chosen[~is_warm]
             out[hot] = parts.rows(part)[parts.slots(part, _rows(places[hot]))]

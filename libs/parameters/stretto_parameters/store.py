@@ -21,7 +21,7 @@ from .errors import InputRefused
 from .kernels import Kernels
 from .layout import Layout, RowFormat
 from .optimizers import Optimizer, schedules
-from .parts import ABSENT, ARENAS, ASLEEP, INDEX_BYTES, STAMPS, TableParts
+from .parts import ABSENT, ARENAS, ASLEEP, INDEX_BYTES, STAMPS, TableParts, named, split
 from .policy import PolicyState, RowAccount, Unseen, stamps_of
 from .records import Bools, Claim, Code, Own, Progress, Records, check_word, judge
 from .reference import Due, RowGradients
@@ -524,11 +524,40 @@ class Store:
             stamps = stamps_of(parts, bucket, chosen) if self._policy.expires else None
             if self.tiers is not None and parts.is_tiered(bucket):
                 rows = np.empty((len(keys), parts.form.words), np.float32)
-                lacking.append(self.tiers.copied(number, bucket, chosen, rows))
+                lacking.append(self.tiers.copied(number, *named(parts, [bucket], [chosen]), rows))
             else:
                 rows = parts.rows(bucket)[chosen].copy()
             found.append(RawBucket(keys, rows, stamps))
         return tuple(found), at, begin, lacking
+
+    def begin_changes(
+        self, buckets: Sequence[int], since_epoch: int, bytes_max: int
+    ) -> tuple[tuple[RawBucket, ...], list[Filling]] | None:
+        """Copy the rows of all these buckets together that changed after an epoch, by table, but for the cold ones.
+
+        None: they take more than `bytes_max`, or it would take as long to find them.
+        """
+        for bucket in buckets:
+            self._check_bucket(bucket)
+        bytes_left = bytes_max - LOOKED_BYTES * int(self.raw_sizes()[[*buckets]].sum())
+        chosen: list[list[I64]] = []
+        for table in self._tables if bytes_left >= 0 else ():
+            chosen.append([np.flatnonzero(table.entries(bucket)["epoch"] > since_epoch) for bucket in buckets])
+            bytes_left -= sum(map(len, chosen[-1])) * (8 + table.form.row_bytes)
+        if bytes_left < 0:
+            return None
+        found: list[RawBucket] = []
+        lacking: list[Filling] = []
+        for number, (table, rows) in enumerate(zip(self._tables, chosen, strict=True)):
+            places, entries = named(table, buckets, rows)
+            words = np.empty((len(places), table.form.words), np.float32)
+            stamps = (entries["epoch"] % STAMPS).astype(np.uint8) if self._policy.expires else None
+            found.append(RawBucket(entries["key"].copy(), words, stamps))
+            if self.tiers is None:
+                self.kernels.collect(table, places, words)
+            else:
+                lacking.append(self.tiers.copied(number, places, entries, words))
+        return tuple(found), lacking
 
     def emptied_epoch(self, bucket: int) -> int:
         """Return the epoch in which rows of a bucket went, 0 if none ever did.
@@ -565,7 +594,7 @@ class Store:
         memory = _array("to", to, np.uint8, (count * source.form.row_bytes,), write=True)
         if self.tiers is not None and source.is_tiered(bucket):
             words = memory.view(np.float32).reshape(count, source.form.words)
-            return self.tiers.copied(table, bucket, slice(None) if rows is None else rows, words)
+            return self.tiers.copied(table, *named(source, [bucket], [slice(None) if rows is None else rows]), words)
         return self.kernels.copy(memory, source.raw_rows(bucket) if rows is None else _bytes(source.rows(bucket)[rows]))
 
     def copy_stamps(self, bucket: int, table: int, rows: I64 | None = None) -> Bytes:
@@ -638,17 +667,21 @@ class Store:
 
         Raises InputRefused or StoreFull; with the former nothing is changed.
         """
-        self._check_bucket(bucket)
-        if len(raw) != len(self._tables):
-            raise InputRefused(f"bucket {bucket}: {len(raw)} tables of rows, the layout has {len(self._tables)}")
-        checked = [self._raw(bucket, table, each) for table, each in zip(self._tables, raw, strict=True)]
-        for number, each in enumerate(checked):
-            if replace:  # in their order: no key has to be looked for
-                self.load_bucket(bucket, number, each.keys, _bytes(each.rows), each.stamps)
-            else:
-                self._overwrite(number, bucket, each)
+        if not replace:
+            self.import_changes([bucket], raw)
+            return
+        for number, each in enumerate(self._raws([bucket], raw)):  # in their order: no key has to be looked for
+            self.load_bucket(bucket, number, each.keys, _bytes(each.rows), each.stamps)
 
-    def _overwrite(self, number: int, bucket: int, raw: RawBucket) -> None:
+    def import_changes(self, buckets: Sequence[int], raw: Sequence[RawBucket]) -> None:
+        """Write rows of some of these buckets, by table, over the rows that are there.
+
+        Raises InputRefused or StoreFull; with the former nothing is changed.
+        """
+        for number, each in enumerate(self._raws(buckets, raw)):
+            self._overwrite(number, each)
+
+    def _overwrite(self, number: int, raw: RawBucket) -> None:
         if not len(raw.keys):
             return
         table, places = self._tables[number], np.empty(len(raw.keys), np.uint64)
@@ -659,21 +692,33 @@ class Store:
             self.kernels.install(table, places, raw.rows)
         else:
             self.tiers.overwrite(number, places, raw.rows)
-        rows = (places & np.uint64(2**32 - 1)).astype(np.int64)
-        table.entries(bucket)["epoch"][rows] = self.epoch
-        self._policy.stamp(table, bucket, rows, raw.stamps, int(self.records.samples[bucket]))
+        parts, rows = split(places)
+        for bucket in np.unique(parts).tolist():
+            of_bucket = parts == bucket
+            stamps = None if raw.stamps is None else raw.stamps[of_bucket]
+            table.entries(bucket)["epoch"][rows[of_bucket]] = self.epoch
+            self._policy.stamp(table, bucket, rows[of_bucket], stamps, int(self.records.samples[bucket]))
 
-    def _raw(self, bucket: int, table: TableParts, raw: RawBucket) -> RawBucket:
-        keys = _array(f"keys of bucket {bucket}", raw.keys, np.uint64, (_ANY,))
-        rows = _array(f"rows of bucket {bucket}", raw.rows, np.float32, (len(keys), table.form.words))
-        if ((keys >> np.uint64(self.layout.shift)) != bucket).any():
-            raise InputRefused(f"keys of bucket {bucket}: some are of another bucket; give each to its own")
+    def _raws(self, buckets: Sequence[int], raw: Sequence[RawBucket]) -> list[RawBucket]:
+        """Return rows of these buckets, by table, as kernels may read them. Raises InputRefused."""
+        of = f"bucket {buckets[0]}" if len(buckets) == 1 else f"buckets {[*buckets[:8]]}"
+        for bucket in buckets:
+            self._check_bucket(bucket)
+        if len(raw) != len(self._tables):
+            raise InputRefused(f"{of}: {len(raw)} tables of rows, the layout has {len(self._tables)}")
+        return [self._raw(buckets, f"of {of}", *each) for each in zip(self._tables, raw, strict=True)]
+
+    def _raw(self, buckets: Sequence[int], of: str, table: TableParts, raw: RawBucket) -> RawBucket:
+        keys = _array(f"keys {of}", raw.keys, np.uint64, (_ANY,))
+        rows = _array(f"rows {of}", raw.rows, np.float32, (len(keys), table.form.words))
+        if not np.isin(keys >> np.uint64(self.layout.shift), np.asarray(buckets, np.uint64)).all():
+            raise InputRefused(f"keys {of}: some are of another bucket; give each to its own")
         ordered = np.sort(keys)
         if (ordered[1:] == ordered[:-1]).any():
-            raise InputRefused(f"keys of bucket {bucket}: some are there twice; give each once")
+            raise InputRefused(f"keys {of}: some are there twice; give each once")
         stamps = raw.stamps
         if stamps is not None:
-            stamps = _array(f"stamps of bucket {bucket}", stamps, np.uint8, (len(keys),))
+            stamps = _array(f"stamps {of}", stamps, np.uint8, (len(keys),))
         return RawBucket(keys, rows, stamps)
 
     def export_slices(self, ids: I64) -> RawSlices:

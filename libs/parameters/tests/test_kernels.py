@@ -358,10 +358,12 @@ class Both:
             assert run.kernels.doze(run.parts, places, epoch) == len(places)
 
     def collect(self, places: np.ndarray) -> None:
-        words = [np.empty((len(places), run.parts.form.words), np.float32) for run in self.runs]
+        places = np.insert(places, 1, ABSENT)
+        words = [np.full((len(places), run.parts.form.words), 7, np.float32) for run in self.runs]
         for run, of_rows in zip(self.runs, words, strict=True):
             run.kernels.collect(run.parts, places, of_rows)
         assert same_words(*words)
+        assert (words[0][1] == 7).all(), "nothing is copied of an absent row"
 
     def release(self, places: np.ndarray) -> np.ndarray:
         records = [np.arange(len(places), dtype=np.uint64) for _ in self.runs]

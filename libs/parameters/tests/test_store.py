@@ -557,6 +557,33 @@ def test_differences_since_an_epoch_bring_an_image_up_to_date() -> None:
     assert copy.checksum() == store.checksum()
 
 
+def test_what_changed_in_several_buckets_is_copied_at_once_if_it_has_room() -> None:
+    layout = replace(LAYOUT, rows=RowPolicy(expire_samples=64))
+    store, copy = a_store(layout=layout), a_store(layout=layout, mine=False)
+    store.push(a_push(1))
+    restore(copy, snapshot(store, range(LAYOUT.columns)))
+    epoch, buckets = store.next_epoch(), [0, 1, 3]
+    store.push(a_push(2, keys=KEYS[10:15], seed=1))
+    found, lacking = store.begin_changes(buckets, epoch, 2**20) or ((), [])
+    wanted = [store.export_bucket(bucket, epoch) for bucket in buckets]
+    assert not lacking
+    for table, raw in enumerate(found):
+        for name in ("keys", "rows", "stamps"):
+            of_buckets = np.concatenate([getattr(each[table], name) for each in wanted])
+            assert getattr(raw, name).tobytes() == of_buckets.tobytes()
+    copy.import_changes(buckets, found)
+    for bucket in buckets:
+        for raw, each in zip(copy.export_bucket(bucket), store.export_bucket(bucket), strict=True):
+            assert raw.rows[np.argsort(raw.keys)].tobytes() == each.rows[np.argsort(each.keys)].tobytes()
+    looked = LOOKED_BYTES * int(store.raw_sizes()[buckets].sum())
+    rows = sum(len(raw.keys) * 8 + raw.rows.nbytes for raw in found)
+    assert store.begin_changes(buckets, epoch, looked + rows) is not None
+    assert store.begin_changes(buckets, epoch, looked + rows - 1) is None
+    assert store.begin_changes(buckets, store.next_epoch(), looked - 1) is None
+    with pytest.raises(InputRefused, match=r"keys of buckets \[0, 1\]: some are of another bucket"):
+        copy.import_changes([0, 1], store.export_bucket(3))
+
+
 @given(st.integers(1, 400), st.lists(st.integers(0, 5), max_size=6))
 def test_ranges_of_a_bucket_and_their_difference_are_the_bucket(bytes_max: int, pushes: list[int]) -> None:
     """Method: rows change and are made between any two ranges of the first copy; the difference has these."""

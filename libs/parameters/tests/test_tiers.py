@@ -241,7 +241,10 @@ class Trial:
 
     def copy(self) -> None:
         number, bucket = int(self.random.integers(2)), int(self.random.integers(4))
-        found, _, _, lacking = self.store.begin_range(bucket, 0, number)
+        if self.some():
+            found, _, _, lacking = self.store.begin_range(bucket, 0, number)
+        else:
+            found, lacking = self.store.begin_changes([bucket, (bucket + 1) % 4], 0, 2**30) or ((), [])
         raw = found[number]
         wanted = [self.rows[number][key].tobytes() for key in raw.keys.tolist()]
         self.copies.append((raw.keys, raw.rows, lacking, wanted))
@@ -279,14 +282,14 @@ class Trial:
                 del rows[key]
 
     def overwrite(self) -> None:
-        bucket = int(self.random.integers(4))
+        buckets = np.flatnonzero(self.random.random(4) < 0.4).tolist()
         raw = []
         for number, width in enumerate((3, 900)):
             keys = self.keys(number)
-            keys = keys[keys >> np.uint64(62) == bucket]
+            keys = keys[np.isin(keys >> np.uint64(62), buckets)]
             raw.append(RawBucket(keys, self.random.normal(0, 1, (len(keys), width)).astype(np.float32)))
             self.rows[number].update(zip(keys.tolist(), raw[-1].rows.copy(), strict=True))
-        self.store.import_bucket(bucket, raw, replace=False)
+        self.store.import_changes(buckets, raw)
 
     def load(self) -> None:
         """Go back to a copy of a bucket, as a restore does."""

@@ -249,21 +249,15 @@ class Tiers:
         self.logs[number].drop(marks[(marks >= COLD) & (marks < WARM)] & NUMBER)
         self.hand.forget(number, part)
 
-    def copied(self, number: int, part: int, chosen: I64 | slice, out: F32) -> Filling:
-        """Copy hot and warm rows of a part into `out` [n, words]; the cold ones follow, without the lock."""
-        table = self.tables[number]
-        rows = np.arange(table.size(part))[chosen] if isinstance(chosen, slice) else chosen
-        marks = table.entries(part)["mark"][rows]
+    def copied(self, number: int, places: U64, entries: NDArray[np.void], out: F32) -> Filling:
+        """Copy hot and warm rows, as `named` of parts.py has them, into `out` [n, words]; the cold ones follow, without
+        the lock."""
+        marks = entries["mark"]
         cold = np.flatnonzero((marks >= COLD) & (marks < WARM))
-        hot = np.flatnonzero(marks < COLD)
-        out[hot] = table.rows(part)[(marks[hot] & NUMBER).astype(np.int64)]
-        if len(warm := np.flatnonzero(marks >= WARM)):
-            words = np.empty((len(warm), table.form.words), np.float32)
-            self._kernels.collect(table, ASLEEP | np.uint64(part << 32) | rows[warm].astype(np.uint64), words)
-            out[warm] = words
-        records = (marks[cold] & NUMBER).astype(np.uint64)
+        places[cold] = ABSENT
+        self._kernels.collect(self.tables[number], places, out)
         log = self.logs[number]
-        return Filling(log, log.hold(), table.keys(part)[rows[cold]], records, cold, out)
+        return Filling(log, log.hold(), entries["key"][cold], (marks[cold] & NUMBER).astype(np.uint64), cold, out)
 
 
 @dataclass(frozen=True, slots=True)

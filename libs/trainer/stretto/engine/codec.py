@@ -44,30 +44,23 @@ class WorkerSeen:
 
 Ranges = tuple[list[tuple[RawBucket, ...]], int, int]
 """Ranges of buckets, and the table and the row of the last bucket where its next range begins: 0, 0 after its last."""
-NO_RANGES: Ranges = ([], 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """Columns as a server froze them: progress, dense slices and ranges of buckets at that instant.
+    """Columns as a server froze them: progress, dense slices and rows of buckets at that instant.
 
-    slices: the first of the columns' slices, as many as the message has room for, if there are any.
+    slices: the first of the columns' slices, as many as the message has room for, if there are any. rows: those of all
+    buckets, by table; None: the message has no room for them.
     """
 
     progress: Progress
     slices: RawSlices | None = None
-    ranges: Ranges = NO_RANGES
-
-    def is_whole(self, columns: Sequence[int]) -> bool:
-        """Return whether all of these columns, which were frozen, came."""
-        found, table, first = self.ranges
-        return not (table or first) and len(found) + (0 if self.slices is None else len(self.slices.ids)) == len(
-            columns
-        )
+    rows: Sequence[RawBucket] | None = None
 
     @property
     def nbytes(self) -> int:
-        return (self.slices.nbytes if self.slices else 0) + sum(each.nbytes for raw in self.ranges[0] for each in raw)
+        return sum(each.nbytes for each in (self.slices, *(self.rows or ())) if each is not None)
 
 
 _CLASSES: dict[str, type[Any]] = {

@@ -58,8 +58,8 @@ def _freeze_and_export(
 ) -> Frozen | None:
     """Freeze columns that are MINE, all or none; return what there is of them at that instant, None if of none.
 
-    Dense slices come first, then ranges of buckets as `export_ranges` copies them, as far as the bytes go. Columns that
-    cannot be copied are not frozen either.
+    Dense slices come first, as many as the bytes allow, then the rows, if all of them find room. Columns that cannot be
+    copied are not frozen either.
     """
     changed = list[int]()
 
@@ -340,11 +340,9 @@ def _begun_frozen(
     slices = [column - store.layout.buckets for column in columns if column >= store.layout.buckets]
     at_once = max(1, bytes_max // RowFormat.of_slices(store.layout).row_bytes)
     raw_slices = store.export_slices(np.array(slices[:at_once], np.int64)) if slices else None
-    bytes_max -= raw_slices.nbytes if raw_slices else 0
-    if len(slices) > at_once or bytes_max <= 0:
-        return Frozen(progress, raw_slices), []
-    found, table, first, lacking = begun_ranges(store, buckets, since_epoch, 0, 0, bytes_max)
-    return Frozen(progress, raw_slices, (found, table, first)), lacking
+    bytes_left = -1 if len(slices) > at_once else bytes_max - (raw_slices.nbytes if raw_slices else 0)
+    rows, lacking = store.begin_changes(buckets, since_epoch, bytes_left) or (None, [])
+    return Frozen(progress, raw_slices, rows), lacking
 
 
 def begun_ranges(

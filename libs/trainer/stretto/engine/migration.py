@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from stretto_messages.values import BUCKETS
-from stretto_parameters import EVERY_KEY, InputRefused, Own, StoreFull
+from stretto_parameters import EVERY_KEY, InputRefused, Own, Store, StoreFull
 from stretto_parameters.layout import RowFormat
 from stretto_parameters.policy.expiry import WRAPPED
 
 from ..errors import MigrationError, StrettoError
-from .codec import NO_RANGES, Frozen, Ranges
+from .codec import Frozen
 from .control import Control
 from .layout import I64, Layout
 from .link import Access
@@ -223,7 +223,7 @@ def _move_group(
     try:
         if begun_at is not None and (frozen.progress.samples - begun_at)[[*columns]].max() > WRAPPED * life:
             # rows that expired at the source since they were copied would not be known here
-            epoch, frozen = 0, replace(frozen, ranges=NO_RANGES)
+            epoch, frozen = 0, replace(frozen, rows=None)
         moved_bytes += _copy(here, source, columns, frozen, epoch)
         states = source.own()[list(columns)]
         if not (states == Own.FROZEN).all():
@@ -271,26 +271,21 @@ def _copy_buckets(
     source: Control,
     columns: tuple[int, ...],
     since_epoch: int = 0,
-    ready: Ranges = NO_RANGES,
     *,
     pace: float = 0.0,
 ) -> int:
     """Copy rows with their slots from source to here: all, or only rows changed after an epoch; return the bytes.
 
     They are copied by ranges, of one bucket or of several, so that neither a message nor a pause of the source grows
-    with them; `ready` is what came already of the first ones. While buckets are trained, rows change and are appended
-    between two ranges. All of these rows have a later epoch than the epoch that ended before the copy, so the
-    difference that follows under the freeze has them. A frozen bucket does not change. The first range of a whole copy
-    replaces what a move that broke off may have left.
+    with them. While buckets are trained, rows change and are appended between two ranges. All of these rows have a
+    later epoch than the epoch that ended before the copy, so the difference that follows under the freeze has them. A
+    frozen bucket does not change. The first range of a whole copy replaces what a move that broke off may have left.
     """
     moved_bytes = table = first = 0
     buckets = [column for column in columns if column < BUCKETS]
     while buckets:
         begun, is_begun = time.perf_counter(), bool(table or first)
-        found, table, first = (
-            ready if ready[0] else source.export_ranges(buckets, since_epoch, table, first, _RANGE_BYTES)
-        )
-        ready = NO_RANGES
+        found, table, first = source.export_ranges(buckets, since_epoch, table, first, _RANGE_BYTES)
         here.import_ranges(
             [
                 (bucket, raw, not since_epoch and not (is_begun and number == 0))
@@ -317,38 +312,42 @@ def _copy(
     rows are here already. So are the marks that progress lacks. Marks of shards that finished since must come with the
     records, which have lost these shards: without a mark, a late push for such a shard would find offset 0 here.
     """
+    buckets = [column for column in columns if column < BUCKETS]
+    moved_bytes = frozen.nbytes
+    if frozen.rows is None:
+        moved_bytes = _copy_slices(here, source, columns, frozen) + _copy_buckets(here, source, columns, since_epoch)
+    has_policy = here.layout.rows != EVERY_KEY
+    policies = {bucket: source.export_policy(bucket) for bucket in buckets if has_policy}
+    with here.turn.alone():
+        store = here.unlocked
+        if frozen.rows is not None:
+            _take_rows(store, buckets, frozen, replaces=not since_epoch)
+        for bucket, policy in policies.items():
+            store.import_policy(bucket, policy)
+        store.merge_columns(columns, frozen.progress)
+    return moved_bytes + sum(policy.nbytes for policy in policies.values())
+
+
+def _copy_slices(here: LockedStore, source: Control, columns: tuple[int, ...], frozen: Frozen) -> int:
+    """Copy frozen dense slices from source to here, those that came first; return the bytes."""
     moved_bytes = done = 0
     slices: I64 = np.array([c - BUCKETS for c in columns if c >= BUCKETS], np.int64)
-    layout, raw_slices = here.layout, frozen.slices
-    if frozen.is_whole(columns) and layout.rows == EVERY_KEY:
-        _take_over(here, columns, frozen, replaces=not since_epoch)
-        return frozen.nbytes
-    count = max(1, _RANGE_BYTES // RowFormat.of_slices(layout).row_bytes)
+    raw, count = frozen.slices, max(1, _RANGE_BYTES // RowFormat.of_slices(here.layout).row_bytes)
     while done < len(slices):
-        raw_slices = raw_slices or source.export_slices(slices[done : done + count])
-        here.import_slices(raw_slices)
-        moved_bytes += raw_slices.nbytes
-        done, raw_slices = done + len(raw_slices.ids), None
-    moved_bytes += _copy_buckets(here, source, columns, since_epoch, frozen.ranges)
-    for bucket in (c for c in columns if c < BUCKETS and layout.rows != EVERY_KEY):
-        policy = source.export_policy(bucket)
-        here.import_policy(bucket, policy)
-        moved_bytes += policy.nbytes
-    here.merge_columns(columns, frozen.progress)
+        raw = raw or source.export_slices(slices[done : done + count])
+        here.import_slices(raw)
+        moved_bytes += raw.nbytes
+        done, raw = done + len(raw.ids), None
     return moved_bytes
 
 
-def _take_over(here: LockedStore, columns: tuple[int, ...], frozen: Frozen, *, replaces: bool) -> None:
-    """Take columns that came whole as they were frozen, in one hold of the lock: their pushes wait for it.
-
-    replaces: the rows come instead of those that are here, else over them, as a difference.
-    """
-    with here.turn.alone():
-        if frozen.slices is not None:
-            here.unlocked.import_slices(frozen.slices)
-        for bucket, raw in zip((c for c in columns if c < BUCKETS), frozen.ranges[0], strict=True):
-            here.unlocked.import_bucket(bucket, raw, replace=replaces)
-        here.unlocked.merge_columns(columns, frozen.progress)
+def _take_rows(store: Store, buckets: list[int], frozen: Frozen, *, replaces: bool) -> None:
+    """Write slices and rows that all came as they were frozen: instead of those that are here, or as a difference."""
+    if frozen.slices is not None:
+        store.import_slices(frozen.slices)
+    for bucket in buckets if replaces else ():
+        store.drop_bucket(bucket)
+    store.import_changes(buckets, frozen.rows or ())
 
 
 def _empty_leftovers(control: LockedStore | Control) -> None:
