@@ -7,6 +7,7 @@ room of a part.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +22,8 @@ from .reference import U16, Bytes, Due, Reference, RowGradients
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 QUEUED = 128
 """Pages that a queue reads at once, as in kernels.c."""
+_BRIEF_ROWS = 4096
+"""Rows that a kernel is done with in some tenths of a millisecond."""
 
 
 class Queues:
@@ -110,7 +113,7 @@ class _Format(ctypes.Structure):
 
 
 class Library:
-    """The kernels of a library that was built from kernels.c. Calls let other threads of Python run."""
+    """The kernels of a library that was built from kernels.c. Calls for many rows let other threads of Python run."""
 
     name = "c"
 
@@ -120,27 +123,41 @@ class Library:
         library.source_digest.restype = ctypes.c_uint64
         if library.source_digest() != compiling.source_digest():
             raise LibraryRefused(f"{path} is built from another kernels.c: run `make setup`, or delete it")
-        self._locate = _function(library.locate, _INT, _POINTER, _INT, _INT, _POINTER, _POINTER)
-        self._insert = _function(
-            library.insert, _INT, _POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER, ctypes.c_uint32
+        libraries = library, ctypes.PyDLL(str(path))
+        self._locate = _kernel(libraries, "locate", 2, _INT, _POINTER, _INT, _INT, _POINTER, _POINTER)
+        self._insert = _kernel(
+            libraries, "insert", 3, _INT, _POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER, ctypes.c_uint32
         )
         self._rebuild = _function(library.rebuild, None, _POINTER)
         self._adopt = _function(library.adopt, None, _POINTER, _INT, _POINTER, ctypes.c_uint32)
-        self._gather = _function(library.gather, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 7, _INT, _POINTER)
-        self._update = _function(
-            library.update, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 7, _INT, ctypes.c_uint32, _POINTER
+        self._gather = _kernel(
+            libraries, "gather", 3, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 7, _INT, _POINTER
         )
-        self._marks = _function(library.marks, None, _POINTER, _INT, _POINTER, _POINTER)
-        self._heat = _function(library.heat, None, _POINTER, _INT, _POINTER)
-        self._keep = _function(library.keep, None, _POINTER, _INT, _POINTER)
-        self._collect = _function(library.collect, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
-        self._install = _function(library.install, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
-        self._choose = _function(
-            library.choose, _INT, _POINTER, _INT, _INT, ctypes.POINTER(_INT), ctypes.c_uint64, _POINTER, _INT
+        self._update = _kernel(
+            libraries,
+            "update",
+            3,
+            None,
+            _POINTER,
+            _POINTER,
+            _INT,
+            _INT,
+            *[_POINTER] * 7,
+            _INT,
+            ctypes.c_uint32,
+            _POINTER,
         )
-        self._release = _function(library.release, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
-        self._doze = _function(library.doze, _INT, _POINTER, _POINTER, _INT, _POINTER, ctypes.c_uint32)
-        self._rouse = _function(library.rouse, None, _POINTER, _POINTER, _INT, _POINTER)
+        self._marks = _kernel(libraries, "marks", 1, None, _POINTER, _INT, _POINTER, _POINTER)
+        self._heat = _kernel(libraries, "heat", 1, None, _POINTER, _INT, _POINTER)
+        self._keep = _kernel(libraries, "keep", 1, None, _POINTER, _INT, _POINTER)
+        self._collect = _kernel(libraries, "collect", 2, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
+        self._install = _kernel(libraries, "install", 2, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
+        self._choose = _kernel(
+            libraries, "choose", 1, _INT, _POINTER, _INT, _INT, ctypes.POINTER(_INT), ctypes.c_uint64, _POINTER, _INT
+        )
+        self._release = _kernel(libraries, "release", 2, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
+        self._doze = _kernel(libraries, "doze", 2, _INT, _POINTER, _POINTER, _INT, _POINTER, ctypes.c_uint32)
+        self._rouse = _kernel(libraries, "rouse", 2, None, _POINTER, _POINTER, _INT, _POINTER)
         self._seal = _function(library.seal, None, _INT, _INT, _POINTER, _POINTER, _INT, _INT, _POINTER)
         self._unseal = _function(library.unseal, _INT, _INT, _INT, _POINTER, _POINTER, _POINTER)
         self._fetch = _function(library.fetch, _INT, ctypes.c_int, _INT, _POINTER, _INT, _POINTER)
@@ -278,6 +295,22 @@ def grow(kernels: Kernels, parts: TableParts, rows: I64, hot: I64) -> None:
     for part in parts.lacking(rows, hot).tolist():
         if parts.grow(part, int(rows[part]), int(hot[part])):
             kernels.rebuild(parts, part)
+
+
+def _kernel(
+    libraries: tuple[ctypes.CDLL, ctypes.PyDLL], name: str, count: int, result: type | None, *arguments: type
+) -> Callable[..., Any]:
+    """Return a kernel whose argument of number `count` is the number of its rows.
+
+    For few rows a call lets no other thread of Python run. That one would run for 5 ms, and the caller would have the
+    lock of the store all the while, for which others wait.
+    """
+    letting, brief = (_function(getattr(library, name), result, *arguments) for library in libraries)
+
+    def call(*given: Any) -> Any:
+        return (brief if given[count] <= _BRIEF_ROWS else letting)(*given)
+
+    return call
 
 
 def _function(function: Any, result: type | None, *arguments: type) -> Any:
