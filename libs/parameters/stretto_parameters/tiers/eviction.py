@@ -27,7 +27,7 @@ F32 = NDArray[np.float32]
 I64 = NDArray[np.int64]
 U64 = NDArray[np.uint64]
 
-SLICE_ROWS = 1024
+SLICE_ROWS = 512
 """Rows that are chosen at once: what a push waits for."""
 _SLICE_STEPS = 2**17
 """Entries that the hand passes for them."""
