@@ -30,9 +30,9 @@ COMPONENTS = ("emb", "grad", "upd", "sync")
 STAGE_ROW = "stages: seconds a step of a member that three workers wait for, times max(compute, exchange)"
 CLAIMS = (
     Claim("HeterPS §3", "E1: a stage is consecutive layers on one type", "-",
-          "a model is cut behind its rows, and a functional Keras one between any layers; K = 1 and 2 train the same "
-          "bits on one type, K = 3 the same to 1e-6 (libs/trainer/tests/stages/test_keras_parts.py)", always,
-          ours="bits, and 1e-6"),
+          "a model is cut behind its rows; a functional Keras one and a PyTorch module between any layers; K = 1 and 2 "
+          "train the same bits on one type, K = 3, too, in PyTorch, and the same to 1e-6 in Keras "
+          "(libs/trainer/tests/stages/test_keras_parts.py, test_torch_parts.py)", always, ours="bits, and 1e-6"),
     Claim("HeterPS §5.1", "E2: a pipeline between stages, data parallelism within them", "-",
           "workers that ask a member of the next stage for the rest of a step; members and workers are lost in 50 "
           "orders (libs/trainer/tests/stages/test_stages.py)", always, ours="0 samples lost, 0 repeated"),

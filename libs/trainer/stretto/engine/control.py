@@ -63,7 +63,7 @@ class Control:
     def freeze_and_export(
         self, columns: Sequence[int], since_epoch: int, bytes_max: int, known_finished: int
     ) -> Frozen | None:
-        if self._link.freezes:
+        if self._link.freezes_rows:
             return self._ask("freeze_and_export", list(columns), since_epoch, bytes_max, known_finished)
         if self.set_own(columns, Own.FROZEN, Own.MINE, whole=True) != len(columns):
             return None

@@ -45,7 +45,7 @@ class Link:
         """The server understands hints, and tells in pulls of training whether it has cold rows."""
         self.exchanges = False
         """The server pushes and pulls by one message."""
-        self.freezes = False
+        self.freezes_rows = False
         """The server freezes columns and copies them by one message."""
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
@@ -106,7 +106,7 @@ class Link:
             if self._life and answer["life"] != self._life:
                 raise ServerLost(self.server, self.address, "another process answers at its address")
             self._life, self.takes_hints = answer["life"], answer.get("hints", False)
-            self.exchanges, self.freezes = answer.get("exchanges", False), answer.get("freezes", False)
+            self.exchanges, self.freezes_rows = answer.get("exchanges", False), answer.get("freezes_rows", False)
         except BaseException:
             connection.close()
             raise

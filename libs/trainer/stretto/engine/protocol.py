@@ -4,7 +4,7 @@ A message of the plane has a kind and parts. Arrays travel as they lie in memory
 
 | kind | parts of the request | parts of the answer |
 | --- | --- | --- |
-| HELLO | JSON: protocol, layout | JSON: protocol, server, life, pid, hints, exchanges, freezes |
+| HELLO | JSON: protocol, layout | JSON: protocol, server, life, pid, hints, exchanges, freezes_rows |
 | PULL | transfer i64 · slice ids i64 · keys | own i64 [columns] · rows · slices · state f32 · cold rows i64 |
 | HINT | as of a PULL, whose rows will be pulled soon | nothing |
 | PUSH | shard, attempt, start, stop, worker, transfer, and four numbers of each further batch i64 · claim u8
@@ -16,7 +16,7 @@ their squares · state delta f32 | code, columns applied, microseconds i64 · ow
 Keys, rows, row gradients, places and squares are one part for each table. `transfer` names the types of rows and of
 slices, of their gradients and their squares (transfer.py). Squares travel where they are not those of the gradients.
 A pull of training adds 2^24 where the HELLO told of `hints`; only then the answer ends with cold rows, if any. An
-EXCHANGE is sent where the HELLO told of `exchanges`, a `freeze_and_export` is called where it told of `freezes`.
+EXCHANGE is sent where the HELLO told of `exchanges`, a `freeze_and_export` is called where it told of `freezes_rows`.
 REFUSED answers what does not fit the layout or the state, and FULL a push that finds no memory; both carry a text.
 """
 
@@ -36,7 +36,7 @@ from .layout import F32, I64, U64, Bools
 from .transfer import EXACT, Transfer, Transfers, array_of, received, received_keys, sent, sent_keys
 
 VERSION = 2
-KNOWN = ("hints", "exchanges", "freezes")
+KNOWN = ("hints", "exchanges", "freezes_rows")
 """Abilities that servers of before lack: an answer to HELLO tells each that there is."""
 _HEAD = 6
 _OTHER = 4

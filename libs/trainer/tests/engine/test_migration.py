@@ -182,7 +182,7 @@ def test_workers_wait_for_two_requests_of_a_move_and_no_more(cluster_here, train
     sources = dict.fromkeys([c for c in servers.control(0).columns() if c != 3], 0)
     (_,) = migration.move(servers.processes[2], sources, servers.addresses)
     parts = ["set_own FROZEN", "all_progress", "export_slices", "export_ranges", "own"]
-    frozen = ["freeze_and_export", "own"] if "freezes" in known else parts
+    frozen = ["freeze_and_export", "own"] if "freezes_rows" in known else parts
     assert asked[asked.index(frozen[0]) : asked.index("set_own NOT_MINE")] == frozen
     assert servers.columns()[2] == sorted(sources)
     assert servers.checksum() == checksum
