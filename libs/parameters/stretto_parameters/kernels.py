@@ -22,8 +22,10 @@ from .reference import U16, Bytes, Due, Reference, RowGradients
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 QUEUED = 128
 """Pages that a queue reads at once, as in kernels.c."""
-_BRIEF_ROWS = 4096
-"""Rows that a kernel is done with in some tenths of a millisecond."""
+_BRIEF_ROWS, _ROW_WORDS = 4096, 64
+"""Rows, of so many words, that a kernel is done with in some tenths of a millisecond."""
+_ROW_STEPS = 16
+"""Entries that the hand of eviction passes in the time of a row."""
 
 
 class Queues:
@@ -124,19 +126,18 @@ class Library:
         if library.source_digest() != compiling.source_digest():
             raise LibraryRefused(f"{path} is built from another kernels.c: run `make setup`, or delete it")
         libraries = library, ctypes.PyDLL(str(path))
-        self._locate = _kernel(libraries, "locate", 2, _INT, _POINTER, _INT, _INT, _POINTER, _POINTER)
+        self._locate = _kernel(libraries, "locate", _INT, _POINTER, _INT, _INT, _POINTER, _POINTER)
         self._insert = _kernel(
-            libraries, "insert", 3, _INT, _POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER, ctypes.c_uint32
+            libraries, "insert", _INT, _POINTER, _POINTER, _INT, _INT, _POINTER, _POINTER, ctypes.c_uint32
         )
         self._rebuild = _function(library.rebuild, None, _POINTER)
         self._adopt = _function(library.adopt, None, _POINTER, _INT, _POINTER, ctypes.c_uint32)
         self._gather = _kernel(
-            libraries, "gather", 3, None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 7, _INT, _POINTER
+            libraries, "gather", None, _POINTER, _POINTER, _INT, _INT, *[_POINTER] * 7, _INT, _POINTER
         )
         self._update = _kernel(
             libraries,
             "update",
-            3,
             None,
             _POINTER,
             _POINTER,
@@ -147,17 +148,17 @@ class Library:
             ctypes.c_uint32,
             _POINTER,
         )
-        self._marks = _kernel(libraries, "marks", 1, None, _POINTER, _INT, _POINTER, _POINTER)
-        self._heat = _kernel(libraries, "heat", 1, None, _POINTER, _INT, _POINTER)
-        self._keep = _kernel(libraries, "keep", 1, None, _POINTER, _INT, _POINTER)
-        self._collect = _kernel(libraries, "collect", 2, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
-        self._install = _kernel(libraries, "install", 2, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
+        self._marks = _kernel(libraries, "marks", None, _POINTER, _INT, _POINTER, _POINTER)
+        self._heat = _kernel(libraries, "heat", None, _POINTER, _INT, _POINTER)
+        self._keep = _kernel(libraries, "keep", None, _POINTER, _INT, _POINTER)
+        self._collect = _kernel(libraries, "collect", None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
+        self._install = _kernel(libraries, "install", None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
         self._choose = _kernel(
-            libraries, "choose", 1, _INT, _POINTER, _INT, _INT, ctypes.POINTER(_INT), ctypes.c_uint64, _POINTER, _INT
+            libraries, "choose", _INT, _POINTER, _INT, _INT, ctypes.POINTER(_INT), ctypes.c_uint64, _POINTER, _INT
         )
-        self._release = _kernel(libraries, "release", 2, None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
-        self._doze = _kernel(libraries, "doze", 2, _INT, _POINTER, _POINTER, _INT, _POINTER, ctypes.c_uint32)
-        self._rouse = _kernel(libraries, "rouse", 2, None, _POINTER, _POINTER, _INT, _POINTER)
+        self._release = _kernel(libraries, "release", None, _POINTER, _POINTER, _INT, _POINTER, _POINTER)
+        self._doze = _kernel(libraries, "doze", _INT, _POINTER, _POINTER, _INT, _POINTER, ctypes.c_uint32)
+        self._rouse = _kernel(libraries, "rouse", None, _POINTER, _POINTER, _INT, _POINTER)
         self._seal = _function(library.seal, None, _INT, _INT, _POINTER, _POINTER, _INT, _INT, _POINTER)
         self._unseal = _function(library.unseal, _INT, _INT, _INT, _POINTER, _POINTER, _POINTER)
         self._fetch = _function(library.fetch, _INT, ctypes.c_int, _INT, _POINTER, _INT, _POINTER)
@@ -168,12 +169,13 @@ class Library:
         self._reference = Reference()
 
     def locate(self, parts: TableParts, keys: U64, places: U64) -> int:
-        return self._locate(parts.heads_address, parts.shift, len(keys), _at(keys), _at(places))
+        return self._locate(len(keys), parts.heads_address, parts.shift, len(keys), _at(keys), _at(places))
 
     def insert(self, parts: TableParts, keys: U64, places: U64, epoch: int) -> None:
         form = _format(parts)
         without = self._insert(
-            parts.heads_address, ctypes.addressof(form), parts.shift, len(keys), _at(keys), _at(places), epoch
+            *(len(keys), parts.heads_address, ctypes.addressof(form), parts.shift),
+            *(len(keys), _at(keys), _at(places), epoch),
         )
         assert without == 0, f"{without} keys found no room: grow the parts before"
 
@@ -192,7 +194,8 @@ class Library:
             self._reference.gather(parts, keys, places, out, due)
             return
         form, wide = _format(parts), np.empty(parts.form.words, np.float32)
-        table, what = (parts.heads_address, ctypes.addressof(form)), (len(keys), _at(keys), _at(places), _at(out))
+        table = _rows(parts, places), parts.heads_address, ctypes.addressof(form)
+        what = len(keys), _at(keys), _at(places), _at(out)
         if due is None:
             self._gather(*table, 0, *what, None, None, None, None, 0, _at(wide))
             return
@@ -219,47 +222,56 @@ class Library:
         h, factors = optimizer.hyperparameters(), optimizer.factors()
         wide = np.empty(parts.form.width if parts.form.half else 0, np.float32)
         self._update(
-            *(parts.heads_address, ctypes.addressof(form), optimizer.KERNEL, len(places), _at(places)),
+            *(_rows(parts, places), parts.heads_address, ctypes.addressof(form)),
+            *(optimizer.KERNEL, len(places), _at(places)),
             *(_at(by.gradients), None if by.squares is None else _at(by.squares), _at(rates), _at(clocks)),
             *(_at(h), _at(factors), factors.shape[1] - 1, epoch, _at(wide)),
         )
 
     def marks(self, parts: TableParts, places: U64, out: U32) -> None:
-        self._marks(parts.heads_address, len(places), _at(places), _at(out))
+        self._marks(len(places), parts.heads_address, len(places), _at(places), _at(out))
 
     def heat(self, parts: TableParts, places: U64) -> None:
-        self._heat(parts.heads_address, len(places), _at(places))
+        self._heat(len(places), parts.heads_address, len(places), _at(places))
 
     def keep(self, parts: TableParts, places: U64) -> None:
-        self._keep(parts.heads_address, len(places), _at(places))
+        self._keep(len(places), parts.heads_address, len(places), _at(places))
 
     def collect(self, parts: TableParts, places: U64, out: F32) -> None:
         form = _format(parts)
-        self._collect(parts.heads_address, ctypes.addressof(form), len(places), _at(places), _at(out))
+        self._collect(
+            _rows(parts, places), parts.heads_address, ctypes.addressof(form), len(places), _at(places), _at(out)
+        )
 
     def install(self, parts: TableParts, places: U64, words: F32) -> None:
         form = _format(parts)
-        self._install(parts.heads_address, ctypes.addressof(form), len(places), _at(places), _at(words))
+        self._install(
+            _rows(parts, places), parts.heads_address, ctypes.addressof(form), len(places), _at(places), _at(words)
+        )
 
     def choose(
         self, parts: TableParts, part: int, steps: int, hand: int, places: U64, *, deeper: bool = False
     ) -> tuple[int, int]:
         at = _INT(hand)
         head = self._head(parts, part)
-        found = self._choose(head, len(places), steps, ctypes.byref(at), part, _at(places), deeper)
+        found = self._choose(steps // _ROW_STEPS, head, len(places), steps, ctypes.byref(at), part, _at(places), deeper)
         return found, at.value
 
     def release(self, parts: TableParts, places: U64, records: U64) -> None:
         form = _format(parts)
-        self._release(parts.heads_address, ctypes.addressof(form), len(places), _at(places), _at(records))
+        self._release(
+            _rows(parts, places), parts.heads_address, ctypes.addressof(form), len(places), _at(places), _at(records)
+        )
 
     def doze(self, parts: TableParts, places: U64, epoch: int) -> int:
         form = _format(parts)
-        return self._doze(parts.heads_address, ctypes.addressof(form), len(places), _at(places), epoch)
+        return self._doze(
+            _rows(parts, places), parts.heads_address, ctypes.addressof(form), len(places), _at(places), epoch
+        )
 
     def rouse(self, parts: TableParts, places: U64) -> None:
         form = _format(parts)
-        self._rouse(parts.heads_address, ctypes.addressof(form), len(places), _at(places))
+        self._rouse(_rows(parts, places), parts.heads_address, ctypes.addressof(form), len(places), _at(places))
 
     def seal(self, form: RowFormat, keys: U64, words: F32, out: Bytes) -> None:
         self._seal(form.words, len(keys), _at(keys), _at(words), form.records_per_page, form.page_bytes, _at(out))
@@ -298,19 +310,24 @@ def grow(kernels: Kernels, parts: TableParts, rows: I64, hot: I64) -> None:
 
 
 def _kernel(
-    libraries: tuple[ctypes.CDLL, ctypes.PyDLL], name: str, count: int, result: type | None, *arguments: type
+    libraries: tuple[ctypes.CDLL, ctypes.PyDLL], name: str, result: type | None, *arguments: type
 ) -> Callable[..., Any]:
-    """Return a kernel whose argument of number `count` is the number of its rows.
+    """Return a kernel that is given the number of its rows before its own arguments.
 
     For few rows a call lets no other thread of Python run. That one would run for 5 ms, and the caller would have the
     lock of the store all the while, for which others wait.
     """
     letting, brief = (_function(getattr(library, name), result, *arguments) for library in libraries)
 
-    def call(*given: Any) -> Any:
-        return (brief if given[count] <= _BRIEF_ROWS else letting)(*given)
+    def call(rows: int, *given: Any) -> Any:
+        return (brief if rows <= _BRIEF_ROWS else letting)(*given)
 
     return call
+
+
+def _rows(parts: TableParts, places: U64) -> int:
+    """Return the number of rows; a wide one counts as several, since a kernel takes as long."""
+    return len(places) * -(-parts.form.words // _ROW_WORDS)
 
 
 def _function(function: Any, result: type | None, *arguments: type) -> Any:

@@ -548,15 +548,20 @@ class Store:
             return None
         found: list[RawBucket] = []
         lacking: list[Filling] = []
-        for number, (table, rows) in enumerate(zip(self._tables, chosen, strict=True)):
-            places, entries = named(table, buckets, rows)
-            words = np.empty((len(places), table.form.words), np.float32)
-            stamps = (entries["epoch"] % STAMPS).astype(np.uint8) if self._policy.expires else None
-            found.append(RawBucket(entries["key"].copy(), words, stamps))
-            if self.tiers is None:
-                self.kernels.collect(table, places, words)
-            else:
-                lacking.append(self.tiers.copied(number, places, entries, words))
+        try:
+            for number, (table, rows) in enumerate(zip(self._tables, chosen, strict=True)):
+                places, entries = named(table, buckets, rows)
+                words = np.empty((len(places), table.form.words), np.float32)
+                stamps = (entries["epoch"] % STAMPS).astype(np.uint8) if self._policy.expires else None
+                found.append(RawBucket(entries["key"].copy(), words, stamps))
+                if self.tiers is None:
+                    self.kernels.collect(table, places, words)
+                else:
+                    lacking.append(self.tiers.copied(number, places, entries, words))
+        except BaseException:
+            for each in lacking:
+                each.let_go()
+            raise
         return tuple(found), lacking
 
     def emptied_epoch(self, bucket: int) -> int:

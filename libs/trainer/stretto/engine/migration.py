@@ -248,7 +248,7 @@ def _unfit(source: Control, columns: tuple[int, ...], error: Exception) -> Migra
 
 
 def _freeze(source: Control, columns: tuple[int, ...], since_epoch: int, known_finished: int) -> Frozen:
-    """Freeze columns that are MINE at the source, all or none; return the first range of what changed after an epoch.
+    """Freeze columns that are MINE at the source, all or none; return what changed after an epoch, if it has room.
 
     A column that another mover froze is not taken: it is waited for without holding any other of the group. Raises
     MigrationError.
