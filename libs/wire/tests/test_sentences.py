@@ -79,5 +79,13 @@ def test_a_first_plan_says_where_it_comes_from(kind: PlanKind, like: tuple[Match
     assert sentence(given) == f"{told}: {size}"
 
 
+def test_a_first_plan_tells_the_stages_of_its_workers() -> None:
+    groups = (replace(ON_A, stage=1, first_layer=1), replace(ON_A, stage=2, first_layer=3))
+    given = replace(decision("initial", workers=3, groups=groups), previous=None)
+    given.warm_start = WarmStart(0.0, (), 0.5, OLD)
+    told = "3 workers, 1 of them of stage 1 on gpu-a, 1 of them of stage 2 on gpu-a, and 1 parameter server for 0.115"
+    assert told in sentence(given)
+
+
 def test_every_kind_of_decision_has_a_sentence() -> None:
     assert all(sentence(decision(kind, workers=3)).endswith(".") for kind in get_args(PlanKind))

@@ -121,9 +121,10 @@ def _size(unit: str, role: str, old: float, new: float) -> str:
 
 def _count(plan: Plan) -> str:
     on_devices = "".join(
-        f", {group.workers} of them{f' of stage {group.stage}' * (group.stage > 0)} on {group.device},"
+        f", {group.workers} of them{f' of stage {group.stage}' * (group.stage > 0)} on {group.device}"
         for group in plan.groups
     )
+    on_devices += "," * bool(on_devices)
     servers = f" and {counted(plan.servers, 'parameter server')}" if plan.servers else ""
     return f"{counted(plan.workers, 'worker')}{on_devices}{servers}"
 
