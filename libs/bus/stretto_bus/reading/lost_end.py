@@ -8,7 +8,7 @@ States keep what was handled; inputs that were stored since the loss are handled
 from __future__ import annotations
 
 import asyncio
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from stretto_wire.contract.registry import STREAM
 
@@ -47,8 +47,8 @@ async def first_from(bus: Bus, stream: str, seq: int) -> Stored | None:
 
 async def _first_surely(bus: Bus, seq: int) -> Stored | None:
     """Return the first message of the log from a sequence on; None: several looks found none. Raises BusFault."""
-    for _ in range(LOOKS_MOST):
-        if (found := await first_from(bus, STREAM, seq)) is not None:
+    for looks_left in reversed(range(LOOKS_MOST)):
+        if (found := await first_from(bus, STREAM, seq)) is not None or not looks_left:
             return found
         await asyncio.sleep(LOOKS_AGAIN_S)
     return None
@@ -79,9 +79,9 @@ async def _is_there(bus: Bus, place: LogPlace) -> bool | None:
     return abs(found.time_s - place.time_s) <= TIME_EXACT_S
 
 
-async def state_of(bus: Bus, name: str) -> int:
-    """Return a number of the state of the log, such as ``last_seq``. Raises BusFault."""
-    return int((await bus.ask(f"STREAM.INFO.{STREAM}"))["state"][name])
+async def state_of(bus: Bus) -> dict[str, Any]:
+    """Return the state of the log: its ``first_seq``, ``last_seq`` … Raises BusFault."""
+    return (await bus.ask(f"STREAM.INFO.{STREAM}"))["state"]
 
 
 async def kept_until(bus: Bus, saved: LogPlace, place: LogPlace, end: int) -> int:
@@ -130,7 +130,7 @@ class Breaks:
             return
         reached, handled = self._at
         try:
-            end = await state_of(bus, "last_seq")
+            end = int((await state_of(bus))["last_seq"])
             replaced = end >= reached and await is_replaced(bus, handled)
         except BusFault:
             return

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ..errors import ClientError, Unreachable, Unusable
+from ..errors import ClientError, Refused, Unreachable, Unusable
 from .connection import Answer, GatewayConnection, GatewayRequest, TransportFault, below
-from .exchange import accepted, error_of, opened
+from .exchange import BAD_REQUEST, accepted, error_of, opened
 from .outage import RECONNECT_PAUSE_S, Patience, Unavailable, available
 from .server_sent import Frame, Parser
 
@@ -58,7 +58,8 @@ async def events(
     """Yield the events after a sequence, each once and in order; ``END_LOST`` undoes those that came with a later id.
 
     1. Read from the last event that was complete: ``Last-Event-ID`` has its sequence, and its time, by which the
-       gateway knows whether the event still is stored.
+       gateway knows whether the event still is stored. A gateway of a version that knows no such time refuses it, and
+       is asked by the sequence alone.
     2. If the connection breaks, or a stream that is to be followed ends, wait until the gateway is back, and begin
        again with 1.
 
@@ -76,15 +77,23 @@ async def events(
                     patience.over()
                     for frame in parser.feed(part):
                         event = event_of(frame)
-                        if event.id > last if event.name != END_LOST else event.id < last:
-                            last, time_s = event.id, event.body.get("time_s")
-                            stored = f"@{time_s}" if time_s and event.name != END_LOST else ""
+                        is_loss, time_s = event.name == END_LOST, event.body.get("time_s")
+                        is_news = event.id < last if is_loss else event.id > last
+                        if is_loss or is_news:
+                            stored = f"@{time_s}" if time_s and not is_loss else ""
+                        if is_news:
+                            last = event.id
                             yield event
             if not follow:
                 return
             # a gateway that ends every stream at once is not asked without a pause
             await connection.pause(RECONNECT_PAUSE_S)
             error: ClientError = Unreachable("the gateway ends every stream at once; see `stretto status`")
+        except Refused as refused:
+            if refused.status != BAD_REQUEST or not stored:
+                raise
+            stored = ""
+            continue
         except Unavailable as unavailable:
             error = unavailable.error
         except TransportFault as fault:

@@ -16,6 +16,7 @@ PATIENCE_S = 60.0
 RETRY_S = 1.0
 """Pause before such a repetition if the answer states none."""
 NOT_MODIFIED = 304
+BAD_REQUEST = 400
 CONFLICT = 409
 TOO_MANY = 429
 _SHOWN = 300

@@ -74,11 +74,13 @@ def test_a_stream_that_is_cut_at_any_byte_has_every_event_once(
 
 
 def test_what_a_server_has_lost_is_undone_and_read_anew_from_there(speaking_to: Speaking) -> None:
-    """A reader that has less than is left stays where it is; whoever comes back says when his last event was stored."""
+    """A reader that has less than is left stays where it is; whoever comes back says when his last event was stored,
+    unless he was told of a loss since: the same words would bring him the same answer for ever.
+    """
     asked: list[str] = []
     stored = b'id: 5\nevent: shard-leased\ndata: {"seq": 5, "time_s": 7.25}\n\n'
     loss = b'id: %d\nevent: end-lost\ndata: {"seq": %d, "time_s": 9.5}\n\n'
-    texts = iter([frame(4) + stored, loss % (3, 3), frame(4) + loss % (8, 8), frame(5)])
+    texts = iter([frame(4) + stored, loss % (3, 3), frame(4) + stored + loss % (8, 8), frame(6)])
 
     def handle(request: httpx.Request) -> httpx.Response:
         if request.url.path.endswith("/status"):
@@ -90,8 +92,26 @@ def test_what_a_server_has_lost_is_undone_and_read_anew_from_there(speaking_to: 
     found: list[int] = []
     with pytest.raises(Refused, match="401"):
         collect(speaking_to(handle).events("x"), found)
-    assert found == [4, 5, 3, 4, 5]
-    assert asked == ["0", "5@7.25", "3", "4", "5"]
+    assert found == [4, 5, 3, 4, 5, 6]
+    assert asked == ["0", "5@7.25", "3", "5", "6"]
+
+
+def test_a_gateway_that_knows_no_times_of_events_is_asked_by_the_sequence_alone(speaking_to: Speaking) -> None:
+    asked: list[str] = []
+    stored = b'id: 5\nevent: shard-leased\ndata: {"seq": 5, "time_s": 7.25}\n\n'
+
+    def handle(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/status"):
+            return httpx.Response(200, json={"ready": True})
+        asked.append(request.headers["last-event-id"])
+        if len(asked) == 1:
+            return httpx.Response(200, content=stored, headers=STREAM)
+        return httpx.Response(400)
+
+    found: list[int] = []
+    with pytest.raises(Refused, match="400"):  # what is wrong with a sequence alone is wrong for good
+        collect(speaking_to(handle).events("x"), found)
+    assert (found, asked) == ([5], ["0", "5@7.25", "5"])
 
 
 def test_every_single_cut_of_one_stream_is_bridged() -> None:

@@ -265,7 +265,7 @@ class Session:
         documents = self._machines.aged_out(self._now_s)
         if not documents:
             return
-        first_seq = await state_of(self._context.bus, "first_seq")
+        first_seq = int((await state_of(self._context.bus))["first_seq"])
         gone = {key: document for key, document in documents.items() if document.seq < first_seq}
         if len(gone) < len(documents):  # this stream keeps its messages longer than ours do
             self._forget_next_s = self._loop.time() + FORGET_AGAIN_S

@@ -63,12 +63,19 @@ async def test_a_log_that_ends_before_what_was_handled_ends_a_session_and_one_th
 
 
 async def test_a_replica_that_lags_does_not_tell_where_a_log_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+
     async def nothing(_bus: Bus, _stream: str, _seq: int) -> None:
-        return None
+        done.append("look")
+
+    async def pause(_duration_s: float) -> None:
+        done.append("pause")
 
     monkeypatch.setattr(lost_end, "first_from", nothing)
+    monkeypatch.setattr(asyncio, "sleep", pause)
     with pytest.raises(BusFault, match="it lags"):
         await lost_end.kept_until(cast("Bus", None), UNKNOWN, LogPlace(500, 1.0), 800)
+    assert done == ["look", *["pause", "look"] * (lost_end.LOOKS_MOST - 1)]
 
 
 async def test_a_log_was_cut_behind_what_it_still_has_of_the_cursor(monkeypatch: pytest.MonkeyPatch) -> None:

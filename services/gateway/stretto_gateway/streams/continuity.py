@@ -82,14 +82,16 @@ class Continuity:
 
 async def kept_of(bus: Bus, place: LogPlace) -> int | None:
     """Return the last sequence of the stream that its server has kept, if it has lost the message at a place; None: it
-    has not. Raises BusFault.
+    has not, or the message has left the stream, as old ones do. Raises BusFault.
     """
     for pause_s in (0.0, LOOKS_AGAIN_S):  # a new leader of a cluster may lag for a moment
         await asyncio.sleep(pause_s)
-        end = await state_of(bus, "last_seq")
-        if end >= place.seq and not await is_replaced(bus, place):
+        state = await state_of(bus)
+        first, end = int(state["first_seq"]), int(state["last_seq"])
+        if end >= place.seq and (first > place.seq or not await is_replaced(bus, place)):
             return None
-    return await kept_until(bus, LogPlace(0, 0.0), place, end + 1)
+    # where the server's clock went back meanwhile, times alone would tell that all is kept
+    return min(await kept_until(bus, LogPlace(0, 0.0), place, end + 1), place.seq - 1)
 
 
 async def while_whole(bus: Bus, reading: Callable[[Continuity], Coroutine[None, None, None]]) -> None:
