@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import aclosing
+from functools import lru_cache
 
 import stretto_wire as wire
 import structlog
+from pydantic_core import from_json
 from stretto_bus import Bus, BusFault, CallRefused, Client
 from stretto_bus.faults import Fenced
 from stretto_bus.reading.damage import Damage, find_damage
@@ -35,6 +36,10 @@ from .stored_events import NewestEvents, Selection, StoredEvent, trace_id_of
 NAME = "gateway"
 SEARCHES = 4
 """Searches for the newest events at once: each search makes up to some thirty consumers, one after the other."""
+LOOKS = 8
+"""Looks at once at what is left of the stream: after a break of the connection, every open stream wants one."""
+SHARED = 64
+"""Events whose check the readers of open streams share: they read the same ones at about the same time."""
 REMOVED = {"Nats-TTL": "60s"}
 """Headers of a marker that removes an entry; the marker itself expires."""
 log = structlog.get_logger("stretto.gateway")
@@ -47,6 +52,7 @@ class StreamBus:
         self._tracing = tracing
         self._client: Client | None = None
         self._searching = asyncio.Semaphore(SEARCHES)
+        self._looking = asyncio.Semaphore(LOOKS)
         self.events_kept_s = math.inf
         """Age at which events leave the stream; known once ``kept`` has been called."""
         self.refuses = ""
@@ -227,7 +233,10 @@ class StreamBus:
 
     async def kept_of(self, place: LogPlace) -> int | None:
         """Return the last sequence that is left, if the event at a place is lost; None: it is not. Raises BusFault."""
-        return await kept_of(self._bus, place) if place.seq else None
+        if not place.seq:
+            return None
+        async with self._looking:
+            return await kept_of(self._bus, place)
 
     async def follow(self, start_seq: int, selection: Selection, live: bool) -> AsyncIterator[StoredEvent]:
         """Yield events from ``start_seq`` on, in stored order. Without ``live``, end with the last event stored now."""
@@ -309,8 +318,9 @@ def to_event(stored: Stored) -> StoredEvent | None:
     """
     try:
         channel = wire.channel_at(stored.subject)
-        json.loads(stored.data)
-    except (wire.WireError, ValueError):
+    except wire.WireError:
+        return None
+    if not is_json(stored.data):
         return None
     return StoredEvent(
         seq=stored.seq,
@@ -320,8 +330,20 @@ def to_event(stored: Stored) -> StoredEvent | None:
         name=channel.name,
         job=stored.subject.rpartition(".")[2],
         trace_id=trace_id_of(stored.headers.get("traceparent", "")),
-        data=stored.data.decode(errors="replace"),
+        data=stored.data.decode(),
     )
+
+
+@lru_cache(maxsize=SHARED)
+def is_json(data: bytes) -> bool:
+    """Return whether every reader can read this: JSON in UTF-8, without NaN, and not nested more deeply than messages
+    may be.
+    """
+    try:
+        from_json(data, allow_inf_nan=False, cache_strings=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _trace_of(stored: Stored) -> str:
