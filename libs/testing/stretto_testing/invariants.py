@@ -227,6 +227,7 @@ async def views(installation: SimulatedInstallation, promises_accepted: bool) ->
                 f"{Check.TOLD}: the reader knows {[(seq, reader.known.get(seq)) for seq in wrong[:5]]} instead of "
                 f"{[(seq, events.get(seq)) for seq in wrong[:5]]}"
             )
+    found += [f"{Check.TOLD}: the reader gave up: {error}" for error in (reader.given_up if reader is not None else ())]
     for name in sorted(installation.accepted if promises_accepted else ()):
         stored = [kept.seq for kept in stream if kept.subject.endswith(f".evt.v1.gateway.job-submitted.{name}")]
         if len(stored) != 1:

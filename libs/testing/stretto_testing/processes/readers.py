@@ -31,6 +31,8 @@ class GatewayLine:
 
     def __init__(self, gateways: Gateways) -> None:
         self._gateways = gateways
+        self.was_ready = False
+        """The gateway that was asked last was ready"""
 
     @asynccontextmanager
     async def stream(self, request: GatewayRequest) -> AsyncGenerator[tuple[Answer, AsyncIterator[bytes]]]:
@@ -40,6 +42,7 @@ class GatewayLine:
             source = gateway.gateway.views.source if gateway.gateway is not None else None
         except Problem:
             source = None
+        self.was_ready = source is not None
         if source is None:
             raise TransportFault("broken", "it is not ready")
         frames = event_stream.stream(source, place, Selection(), True, KEEPALIVE_S, _allowed)
@@ -47,11 +50,12 @@ class GatewayLine:
 
     async def send(self, request: GatewayRequest) -> Answer:
         _, gateway = self._any()
-        is_ready = gateway.gateway is not None and gateway.gateway.follower.ready
-        return Answer(200, {}, b'{"ready": true}' if is_ready else b'{"ready": false}')
+        self.was_ready = gateway.gateway is not None and gateway.gateway.follower.ready
+        return Answer(200, {}, b'{"ready": true}' if self.was_ready else b'{"ready": false}')
 
     def _any(self) -> tuple[SimulatedProcess, SimulatedGateway]:
         if not (found := self._gateways()):
+            self.was_ready = False
             raise TransportFault("nobody", "no gateway runs")
         return chance().choice(found)
 
@@ -85,17 +89,25 @@ class EventReader:
 
     def __init__(self, gateways: Gateways) -> None:
         self.known: dict[int, tuple[str, str]] = {}
+        self.given_up: list[str] = []
+        """The errors with which the client library gave up although a gateway was ready"""
         self._line = GatewayLine(gateways)
 
     async def run(self) -> None:
         """Follow for ever; read anew whenever the client library gives up."""
         while True:
-            self.known.clear()
-            try:
-                async for event in events(self._line, None, 0, True, (), has_answered=True):
-                    if event.name == END_LOST:
-                        self.known = {seq: what for seq, what in self.known.items() if seq <= event.id}
-                    else:
-                        self.known[event.id] = event.name, event.job
-            except ClientError:
-                await asyncio.sleep(LOOKS_EVERY_S)
+            await self.follow()
+            await asyncio.sleep(LOOKS_EVERY_S)
+
+    async def follow(self) -> None:
+        """Follow from the first event on, until the client library gives up."""
+        self.known.clear()
+        try:
+            async for event in events(self._line, None, 0, True, (), has_answered=True):
+                if event.name == END_LOST:
+                    self.known = {seq: what for seq, what in self.known.items() if seq <= event.id}
+                else:
+                    self.known[event.id] = event.name, event.job
+        except ClientError as error:
+            if self._line.was_ready:
+                self.given_up.append(str(error))
