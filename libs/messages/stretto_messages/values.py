@@ -430,12 +430,16 @@ class KnownModel(Record):
     overlap: Annotated[float, Ge(1)] = 1.0
 
 
+UNIT_CORES_MAX = 10**9
+"""Largest number of the cluster's cores that one unit of a type of devices is as fast as."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSpeed(Record):
     """How fast workers of a job computed on a type of devices, beside those on the cluster's own cores."""
 
     device: DeviceName
-    cores: Annotated[float, Gt(0), Le(10**9)]
+    cores: Annotated[float, Gt(0), Le(UNIT_CORES_MAX)]
     """Number of the cluster's cores that compute a batch in the time of one unit."""
     log_sd: Annotated[float, Ge(0)]
     """Standard deviation of the logarithm of that number."""

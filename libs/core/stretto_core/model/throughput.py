@@ -32,9 +32,10 @@ from typing import Literal, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 from stretto_messages.fitter import ModelFitted
-from stretto_messages.values import DeviceSpeed, KnownModel, MeasuredConfiguration, Plan
+from stretto_messages.values import UNIT_CORES_MAX, DeviceSpeed, KnownModel, MeasuredConfiguration, Plan
 
 from stretto_core.machine import CoreError
+from stretto_core.model.types import GUESSED_SD
 
 Array = NDArray[np.float64]
 
@@ -473,7 +474,8 @@ class FittedModel:
 
         k cores take t_k to compute a batch, a unit takes t: it is as fast as k t_k / t cores. With J the derivatives of
         log t_k - log t by the coefficients, and C their covariance, the logarithm's variance is J C J'. What computing
-        takes is measured, though one size of worker does not tell how much of that is a constant.
+        takes is measured, though one size of worker does not tell how much of that is a constant. A unit whose
+        computing is too small a part of a step is left out: its speed would be less sure than a stated one.
         """
         latest, terms = {row.device: row for row in self.measured}, self._terms_of(computes=True)
         names = list(self.coefficients)
@@ -489,8 +491,9 @@ class FittedModel:
                 continue
             contrast = np.array([1.0, -1.0]) / computes_s @ design
             log_sd = self.noise_sd * math.sqrt(max(float(contrast @ of_terms @ contrast), 0.0))
-            cores = latest[""].worker_cpu_cores * computes_s[0] / computes_s[1]
-            found.append(DeviceSpeed(device=device, cores=float(cores), log_sd=log_sd, job=job))
+            cores = float(latest[""].worker_cpu_cores * computes_s[0] / computes_s[1])
+            if log_sd < GUESSED_SD and 0 < cores <= UNIT_CORES_MAX:
+                found.append(DeviceSpeed(device=device, cores=cores, log_sd=log_sd, job=job))
         return tuple(found)
 
     def log_sd(self, x: Inputs) -> Array:

@@ -115,9 +115,10 @@ class DeviceType:
         return WorkerGroup(self.name, workers, self.cpu_cores, self.memory_bytes)
 
     def as_known(self, known: DeviceSpeed) -> DeviceType:
-        """Return the type with the speed that a past job measured."""
-        sd = min(known.log_sd, GUESSED_SD)
-        return replace(self, speed=known.cores / self.cpu_cores, speed_log_sd=sd, speed_of=known.job)
+        """Return the type with the speed that a past job measured, unless the stated speed is surer."""
+        if not known.log_sd < GUESSED_SD:
+            return self
+        return replace(self, speed=known.cores / self.cpu_cores, speed_log_sd=known.log_sd, speed_of=known.job)
 
     def lost(self, back_s: float) -> float:
         """Return the share of a worker's time that interruptions cost: each takes ``back_s`` until another one trains.

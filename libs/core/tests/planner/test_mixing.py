@@ -23,7 +23,7 @@ from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
 from stretto_messages.planner import HistoryMatched, HistoryRecorded, PlanProposed
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import Resources, extended_of
+from stretto_messages.values import DeviceSpeed, Resources, extended_of
 
 DCN = {"family": "dcn"}
 FAST = DeviceType("fast", price_per_hour=0.05, count=4, cpu_cores=2.0, memory_bytes=4 * GIB)
@@ -79,8 +79,8 @@ def test_a_type_that_turns_out_slow_is_given_back() -> None:
     assert not decided[-1].groups
 
 
-def measured_beforehand(compute_s: float, cancelled_at_s: float = 100.0) -> tuple[Loop, HistoryRecorded]:
-    """Return a loop in which a job that trained on a core and on a unit of FAST was cancelled, and its record."""
+def measured_beforehand(compute_s: float, cancelled_at_s: float = 100.0) -> tuple[Loop, list[HistoryRecorded]]:
+    """Return a loop in which a job that trained on a core and on a unit of FAST was cancelled, and its records."""
     loop = loop_with(FAST, compute_s={"fast": compute_s})
     loop.tells_parts = True
     both = replace(plan(), workers=2, groups=(FAST.group(1),))
@@ -89,18 +89,41 @@ def measured_beforehand(compute_s: float, cancelled_at_s: float = 100.0) -> tupl
     loop.running.clear()
     loop.tell(job_ended("before", "cancelled"))
     loop.tell(job_ended("before", "gone"))
-    (recorded,) = loop.facts(HistoryRecorded, "before")
-    return loop, recorded
+    return loop, loop.facts(HistoryRecorded, "before")
 
 
 @pytest.mark.parametrize(("compute_s", "cores"), [(0.002, 10.0), (0.5, 0.04)])
 def test_a_cancelled_job_leaves_what_it_measured_of_a_type(compute_s: float, cores: float) -> None:
-    _, recorded = measured_beforehand(compute_s)
+    _, (recorded,) = measured_beforehand(compute_s)
     (speed,) = recorded.speeds
     assert (speed.device, speed.job, recorded.cancelled) == ("fast", "before", True)
     within = math.exp(2 * speed.log_sd)
     assert cores / within < speed.cores < cores * within
     assert speed.log_sd < GUESSED_SD, "more is known than of a stated speed"
+
+
+def test_a_unit_whose_computing_is_below_the_noise_is_not_measured() -> None:
+    loop, recorded = measured_beforehand(1e-7)
+    fitted = loop.planners["before"].state.model
+    assert fitted is not None
+    assert fitted.coefficients["a1@fast"] > 0, "a figure there is, that nobody may trust"
+    assert (FittedModel.of(fitted).speeds("before"), recorded) == ((), [])
+
+
+def test_a_speed_that_no_message_may_carry_is_left_out() -> None:
+    coefficients = {"a1": 1.0, "a1@x": 1.1e-9, "a1@y": 0.9e-9}
+    covariance = tuple(
+        tuple((1e-3 * one) ** 2 * (one == other) for other in coefficients.values()) for one in coefficients.values()
+    )
+    measured = tuple(Configuration(2, 1, 1.0, 1.0, 512, device=name) for name in ("", "x", "y"))
+    model = FittedModel("default", coefficients, covariance, 0.05, 8.0, 0.02, (), measured)
+    assert [each.device for each in model.speeds("a")] == ["x"]
+
+
+@pytest.mark.parametrize("log_sd", [GUESSED_SD, 92.0, math.inf, math.nan])
+def test_a_stated_speed_stays_where_a_past_job_knows_less(log_sd: float) -> None:
+    known = DeviceSpeed(device="fast", cores=1949.8, log_sd=log_sd, job="before")
+    assert FAST.as_known(known) == FAST
 
 
 def test_a_type_that_a_similar_job_found_slow_is_not_tried() -> None:
@@ -115,7 +138,7 @@ def test_a_type_that_a_similar_job_found_slow_is_not_tried() -> None:
 
 
 def test_a_trial_says_who_measured_the_type_before_and_predicts_by_that() -> None:
-    loop, recorded = measured_beforehand(0.002)
+    loop, (recorded,) = measured_beforehand(0.002)
     loop.submit("like", long_job(metadata=DCN))
     loop.planners["like"] = PlanMachine(loop.planners["like"].state, loop.planner_settings)  # saved and started again
     loop.run(900)

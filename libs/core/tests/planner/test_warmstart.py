@@ -16,7 +16,9 @@ from stretto_core.planner.history import HistoryMachine
 from stretto_core.planner.machine import PlanMachine
 from stretto_core.planner.state import HistorySettings
 from stretto_core.planner.warmstart import (
+    SimilarJob,
     feature_similarity,
+    known_speeds,
     most_similar,
     similarity,
     smoothed_plan,
@@ -132,6 +134,16 @@ def test_a_speed_is_of_the_most_similar_job_and_less_sure_the_less_alike_that_is
     )
     assert action.fact.speeds[0].log_sd == pytest.approx(math.hypot(0.1, 0.5 * GUESSED_SD))
     assert [match.job for match in action.fact.matches] == ["none"]
+
+
+@pytest.mark.parametrize("log_sd", [92.0, math.inf, math.nan])
+def test_a_measurement_that_knows_nothing_hides_no_other_jobs(log_sd: float) -> None:
+    similar = list[SimilarJob]()
+    for job, alike, cores, sd in (("far", 0.6, 3.0, 0.1), ("near", 1.0, 1949.8, log_sd)):
+        speed = DeviceSpeed(device="x", cores=cores, log_sd=sd, job=job)
+        similar.append(SimilarJob(replace(past_job(job, METADATA, PLAN, 1e9), speeds=(speed,)), alike, {}, 0.5))
+    assert [each.job for each in known_speeds(similar)] == ["far"]
+    assert known_speeds(similar[1:]) == ()
 
 
 def test_a_team_of_many_jobs_pushes_out_its_own() -> None:
