@@ -44,9 +44,15 @@ class HistoryMachine:
                 return []
 
     def _forget_one(self) -> None:
-        """Forget the oldest job of the team that has most: no team's many jobs push out the few of another."""
-        most = max(Counter(past.team or "" for past in self.state.past.values()).items(), key=lambda item: item[1])[0]
-        del self.state.past[next(job for job, past in self.state.past.items() if (past.team or "") == most)]
+        """Forget the oldest job of the team that has most: no team's many jobs push out the few of another.
+
+        Of cancelled jobs the team keeps as many as there may be types to measure: the rest is for completed ones.
+        """
+        past = self.state.past
+        most = max(Counter(each.team or "" for each in past.values()).items(), key=lambda item: item[1])[0]
+        own = [job for job, each in past.items() if (each.team or "") == most]
+        cancelled = [job for job in own if past[job].cancelled]
+        del past[(cancelled if len(cancelled) > TYPES_MAX else own)[0]]
 
     def _match(self, event: JobOpened) -> HistoryMatched:
         settings, profile = self.settings, event.profile

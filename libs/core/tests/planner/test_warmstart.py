@@ -26,7 +26,7 @@ from stretto_core.planner.warmstart import (
 )
 from stretto_messages.base import GIB, InvalidValue
 from stretto_messages.planner import HistoryMatched, HistoryRecorded, PlanProposed
-from stretto_messages.values import DeviceSpeed, Plan
+from stretto_messages.values import TYPES_MAX, DeviceSpeed, Plan
 
 LIMITS = JobLimits(Plan(1, 1, 0.25, 0.25, GIB // 2, GIB // 2), Plan(64, 16, 32.0, 32.0, 64 * GIB, 64 * GIB))
 
@@ -144,6 +144,19 @@ def test_a_measurement_that_knows_nothing_hides_no_other_jobs(log_sd: float) -> 
         similar.append(SimilarJob(replace(past_job(job, METADATA, PLAN, 1e9), speeds=(speed,)), alike, {}, 0.5))
     assert [each.job for each in known_speeds(similar)] == ["far"]
     assert known_speeds(similar[1:]) == ()
+
+
+def test_measurements_push_out_few_completed_jobs() -> None:
+    """A cancelled job is kept for what it measured of types, and there are only so many types."""
+    machine = HistoryMachine(settings=HistorySettings(jobs_kept=30))
+    for number in range(30):
+        machine.handle(past_job(f"done-{number}", METADATA, PLAN, 1e9), 0.0)
+    for number in range(50):
+        machine.handle(replace(past_job(f"profiled-{number}", METADATA, PLAN, 1e9), cancelled=True), 0.0)
+    assert [*machine.state.past] == [
+        *(f"done-{number}" for number in range(TYPES_MAX, 30)),
+        *(f"profiled-{number}" for number in range(50 - TYPES_MAX, 50)),
+    ]
 
 
 def test_a_team_of_many_jobs_pushes_out_its_own() -> None:
