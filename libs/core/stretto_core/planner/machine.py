@@ -115,8 +115,12 @@ class PlanMachine:
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of an earlier version: nothing was known of a watched program's use, or of types' speeds."""
-        return state
+        """Continue a state of an earlier version: nothing was known of a watched program's use, or of types' speeds.
+
+        The first stage is measured anew: its ratios were to predictions in which rows crossed to the next in no time.
+        """
+        later = [each for each in state.get("stage_ratios", ()) if each["stage"]]
+        return state | {"stage_ratios": later}
 
     @property
     def ended(self) -> bool:

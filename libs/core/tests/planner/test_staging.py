@@ -16,8 +16,9 @@ from stretto_core.model.mixed import CUT_SD, StageRatio
 from stretto_core.model.pareto import CandidateProblem, PricedPlan, grid_within
 from stretto_core.model.throughput import Configuration, FittedModel
 from stretto_core.model.types import DeviceType, JobLimits, JobProfile, Prices, Stages
+from stretto_core.planner.machine import PlanMachine
 from stretto_core.planner.staging import SLOWEST, measured_layers, sample_cost, staged_front, with_stages
-from stretto_core.planner.state import PlannerSettings
+from stretto_core.planner.state import PlannerSettings, PlanState
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB, InvalidValue
 from stretto_messages.planner import CandidatesComputed, PlanProposed
@@ -253,3 +254,10 @@ def test_what_a_job_gives_back_leaves_it_a_plan(reading: int, computing: int, un
     fitting = fit_into(staged, job, Resources(2.0, 64 * GIB, extended_of({FAST.resource: 1})))
     assert fitting is not None
     assert math.isclose(fitting.ps_cpu_cores, 1.0)
+
+
+def test_ratios_of_the_first_stage_to_predictions_without_crossing_rows_are_measured_anew() -> None:
+    ratios = [StageRatio(0, "", 2.0), StageRatio(0, "x", 2.0), StageRatio(1, "x", 1.5)]
+    saved = asdict(PlanState(stage_ratios=ratios))
+    assert PlanMachine.migrate(saved, 4) == saved | {"stage_ratios": [asdict(ratios[-1])]}
+    assert PlanMachine.migrate({}, 1)["stage_ratios"] == []
