@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from asking import RUNNER
 from stretto_cli import options
 from stretto_cli.commands.jobs import profile
 from stretto_cli.main import app
+from stretto_client.errors import ClientError, Refused, Unreachable
 from stretto_messages.base import GIB
 from stretto_wire import JobSpec
 
 NEW = {"name": "new", "price_per_hour": 0.04, "count": 1, "cpu_cores": 2.0, "memory_bytes": GIB}
-NAMES = ("a1", "a1@new", "a2")
+COEFFICIENTS = {"a1": 0.020 / 512, "a1@new": 0.005 / 512, "a2": 0.010}
 JOB = {
     "name": "ranking",
     "model": {"entry": "shop:Ranking", "metadata": {"family": "dcn"}},
@@ -37,12 +39,15 @@ class Gateway:
         self.cancelled: list[str] = []
         self.looks = 0
         self.status, self.most = "training", 100
+        self.coefficients, self.error = COEFFICIENTS, dict.fromkeys(COEFFICIENTS, 0.1)
+        self.taken = "ranking-on-new"
+        self.refusal: ClientError | None = None
 
     def cluster(self) -> dict[str, Any]:
         return {"devices": [NEW]}
 
     def jobs(self) -> list[dict[str, Any]]:
-        return [{"name": "ranking-on-new"}]
+        return [{"name": self.taken}]
 
     def submit(self, text: str) -> dict[str, Any]:
         self.submitted.append(json.loads(text))
@@ -50,6 +55,8 @@ class Gateway:
 
     def cancel(self, name: str, reason: str = "") -> None:
         self.cancelled.append(name)
+        if self.refusal is not None:
+            raise self.refusal
 
     def job(self, name: str) -> dict[str, Any]:
         self.looks += 1
@@ -60,10 +67,11 @@ class Gateway:
         ]
         model = {
             "form": "default", "overlap": 1.0, "batch_size": 512, "log_sd": 0.05, "rmsle": 0.02, "unidentified": [],
-            "coefficients": dict(zip(NAMES, (0.020 / 512, 0.005 / 512, 0.010), strict=True)),
-            "covariance": [[(0.1 * value) ** 2 * (i == j) for j in range(3)] for i, value in enumerate(
-                (0.020 / 512, 0.005 / 512, 0.010)
-            )],
+            "coefficients": self.coefficients,
+            "covariance": [
+                [(self.error[one] * value) ** 2 * (one == other) for other in self.coefficients]
+                for one, value in self.coefficients.items()
+            ],
             "degrees_of_freedom": 1e6, "measured": measured,
         }  # fmt: skip
         return {
@@ -142,3 +150,54 @@ def test_a_type_that_is_not_there_and_a_program_are_refused(gateway: Gateway, tm
     assert told.exit_code == 2
     assert "only a model's computing" in " ".join(told.stderr.split())
     assert not gateway.submitted
+
+
+def test_a_type_that_was_not_measured_well_gets_no_figure(gateway: Gateway, tmp_path: Path) -> None:
+    gateway.error |= {"a1@new": 1e6}
+    told = run(tmp_path, "--type", "new")
+    assert (told.exit_code, gateway.cancelled) == (1, ["ranking-on-new-2"])
+    said = " ".join(told.stderr.split())
+    assert "too small a part of a step to tell how fast new computes; give it a larger model or batch_size" in said
+
+
+def test_an_unknown_part_that_both_kinds_share_leaves_their_ratio_known(gateway: Gateway, tmp_path: Path) -> None:
+    gateway.coefficients = {"a1": 1e-9, "a1@new": 1e-9, "a2_grad": 0.01}
+    gateway.error = {"a1": 0.1, "a1@new": 0.1, "a2_grad": 1e6}
+    told = run(tmp_path, "--type", "new", "-o", "json")
+    assert told.exit_code == 0, told.output
+    found = json.loads(told.stdout)
+    assert found["cores"] == pytest.approx(1.0, rel=0.01)
+    assert all(math.isfinite(kind["compute_interval_s"]["high"]) for kind in found["kinds"])
+
+
+def test_a_job_that_could_not_be_cancelled_is_told_beside_the_figures(gateway: Gateway, tmp_path: Path) -> None:
+    gateway.refusal = Unreachable("nothing answers")
+    told = run(tmp_path, "--type", "new", "--url", "http://there", "-o", "json")
+    assert (told.exit_code, json.loads(told.stdout)["cores"]) == (1, pytest.approx(4.0))
+    assert "`stretto cancel ranking-on-new-2 --url http://there` ends it: nothing answers" in told.stderr
+
+
+def test_a_job_that_is_over_needs_no_cancelling(gateway: Gateway, tmp_path: Path) -> None:
+    gateway.status, gateway.most = "failed", 2
+    gateway.refusal = Refused(409, "over", "ranking-on-new-2 has failed already")
+    told = run(tmp_path, "--type", "new")
+    assert told.exit_code == 1
+    assert "was failed before it was measured: the reason" in " ".join(told.stderr.split())
+    assert "stretto cancel" not in told.stderr
+
+
+@pytest.mark.parametrize("more", [(), ("--name", "mine")])
+def test_the_name_of_the_job_is_made_of_the_type_or_stated(
+    gateway: Gateway, tmp_path: Path, more: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = "x" * 15 + "-" + "x" * 5
+    monkeypatch.setattr(gateway, "cluster", lambda: {"devices": [NEW | {"name": device}]})
+    gateway.taken, gateway.status, gateway.most = "r" * 40 + "-on-" + "x" * 15, "failed", 0
+    run(tmp_path, "--type", device, *more, name="r" * 60)
+    assert gateway.cancelled == ["mine" if more else gateway.taken + "-2"], "without a hyphen where it was cut"
+
+
+def test_a_name_that_no_job_may_have_is_refused(gateway: Gateway, tmp_path: Path) -> None:
+    told = run(tmp_path, "--type", "new", "--name", "Mine")
+    assert (told.exit_code, gateway.submitted) == (2, [])
+    assert "name = Mine" in told.stderr

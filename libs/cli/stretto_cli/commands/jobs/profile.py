@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from collections.abc import Generator
 from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
@@ -14,7 +15,7 @@ import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from stretto_client.documents import Documents
-from stretto_client.errors import ClientError
+from stretto_client.errors import ClientError, Refused
 from stretto_client.protocol.operations import ENDED_STATES
 from stretto_messages.base import GIB, three_digits
 from stretto_messages.values import SAMPLES_MAX, Plan, WorkerGroup
@@ -47,6 +48,9 @@ def profile(
     patience_s: Annotated[
         float, typer.Option("--patience", min=1, help="Seconds to wait for them, from the submission on.")
     ] = 600.0,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the job that measures. Default: made of the job's and the type's.")
+    ] = None,
 ) -> None:
     """Measure how fast a model computes on a type of devices, beside the cluster's own cores.
 
@@ -54,19 +58,16 @@ def profile(
     cancelled once it was measured. Later jobs whose `model.metadata` are alike take the figure for as long as they have
     not measured the type themselves.
     """
-    spec = read_job(read_spec(file, here=options.url is None))
+    spec = read_job(read_spec(file, name, here=options.url is None))
     if spec.program is not None:
         raise BadInput(f"{file} runs a program: only a model's computing is told apart from the rest of a step")
     with options.connect() as gateway:
-        document = measuring(spec, _type_of(gateway, device), _free(gateway, f"{spec.name[:40]}-on-{device}"[:60]))
+        of_type = _type_of(gateway, device)
+        document = measuring(spec, of_type, spec.name if name else _free(gateway, f"{spec.name[:40]}-on-{device}"))
         job = gateway.submit(JobSpec.parse(document).model_dump_json(exclude_unset=True))["job"]
-        try:
-            view = _measured(gateway, job, device, windows, patience_s)
-        finally:
-            with contextlib.suppress(ClientError):
-                gateway.cancel(job, "measured")
-    found = figures_of(view, device)
-    options.answer(found, lambda: _shown(found, spec.model.metadata))
+        with _cancelling(gateway, job, f"stretto cancel {job}{options.same_gateway()}"):
+            found = figures_of(_measured(gateway, job, device, windows, patience_s), device)
+            options.answer(found, lambda: _shown(found, spec.model.metadata))
 
 
 def measuring(spec: JobSpec, device: Json, name: str) -> Json:
@@ -97,10 +98,28 @@ def _type_of(gateway: Documents, name: str) -> Json:
 
 
 def _free(gateway: Documents, name: str) -> str:
-    """Return the name, or one with a number behind it that no job has: a name belongs to one job for ever."""
-    taken = {job["name"] for job in gateway.jobs()}
+    """Return the name, cut to what a job's may have with a number behind it, or one with a number that no job has.
+
+    A name belongs to one job for ever. Jobs of other teams are not seen: where one has the name, the gateway says so.
+    """
+    taken, name = {job["name"] for job in gateway.jobs()}, name[:60].rstrip("-")
     names = (f"{name}-{number}" if number > 1 else name for number in count(1))
     return next(each for each in names if each not in taken)
+
+
+@contextlib.contextmanager
+def _cancelling(gateway: Documents, job: str, remedy: str) -> Generator[None]:
+    """Cancel the job behind the block, whatever that raises. Raises CliError if the job may train on."""
+    try:
+        yield
+    finally:
+        try:
+            gateway.cancel(job, "measured")
+        except ClientError as error:
+            if not (isinstance(error, Refused) and error.kind == "over"):
+                raise CliError(
+                    f"{job} may train on, since cancelling it failed; `{remedy}` ends it: {error}"
+                ) from error
 
 
 def _measured(gateway: Documents, job: str, device: str, windows: int, patience_s: float) -> Json:
@@ -126,7 +145,7 @@ def windows_of(view: Json, device: str) -> int:
 
 def figures_of(view: Json, device: str) -> Json:
     """Return the figures of a measured job: seconds of a batch, and the cores that a unit is as fast as."""
-    from stretto_core.model.throughput import Configuration, Inputs  # numeric libraries
+    from stretto_core.model.throughput import KNOWS_NOTHING, Configuration, Inputs  # numeric libraries
 
     from ..decisions.whatif.live import model_of
 
@@ -134,14 +153,15 @@ def figures_of(view: Json, device: str) -> Json:
     known = {each.device: each for each in model.measured}
     speed = next((each for each in model.speeds(view["name"]) if each.device == device), None)
     if speed is None:
-        raise CliError(f"{view['name']}: its workers tell no time of computing, so that {device} cannot be compared")
+        why = f"{view['name']}: computing is too small a part of a step to tell how fast {device} computes"
+        raise CliError(f"{why}; give it a larger model or batch_size, or ask for more --windows")
     quantile = model.quantile(LEVEL)
     kinds: list[Json] = []
     for name in ("", device):
         at: Configuration = known[name]
         x = Inputs.of([at])
         compute_s = float(model.part_s(x, computes=True)[0])
-        half = quantile * float(model.part_log_sd(x, computes=True)[0])
+        half = min(quantile * float(model.part_log_sd(x, computes=True)[0]), KNOWS_NOTHING)
         within = {"low": compute_s * math.exp(-half), "high": compute_s * math.exp(half)}
         step_s = float(model.step_time_s(x)[0])
         kinds.append({"device": name, "compute_s": compute_s, "compute_interval_s": within, "step_time_s": step_s})
