@@ -23,6 +23,7 @@ from ..model.example_batch import LABEL
 from ..model.fidelity import refusing
 from ..model.program import check_loss
 from ..parts import FIRST_LAYER, NOTHING, Chain, Found, Given, Rest, Returned, Variable
+from .plain import same_draws
 
 _CALLS = frozenset({"call_module", "call_function", "call_method"})
 Places = Mapping[str, tuple[slice, tuple[int, ...]]]
@@ -65,8 +66,7 @@ class Traced:
 
     def _check_values(self, example: Mapping[str, Any]) -> None:
         """Raise ModelRefused if what was traced gives other values than forward, as where that looks at its inputs."""
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with torch.no_grad(), same_draws():
             wanted = copy.deepcopy(self.model)(**example)
         if not torch.equal(self._seen[self._output].value, wanted):
             raise _untraced(self.model, "the traced forward gives other values than the module")
@@ -144,8 +144,7 @@ class _Looking(torch.fx.Interpreter):
         """Return what each node gives for inputs by their names; those that have none there get their default."""
         graph: Any = self.module.graph
         inputs = [example.get(node.target, _default(node)) for node in graph.nodes if node.op == "placeholder"]
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+        with same_draws():
             self.run(*inputs)
         return self._seen
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,23 @@ def test_a_module_that_cannot_be_cut_there_is_refused(
     with pytest.raises(ModelRefused, match=why):
         program.part(first, until)
     program.part(1, None)
+
+
+def drawn(rows: Any) -> Any:
+    """Draw with all generators that a module of the user's may draw with."""
+    return rows * (1 + random.random() + float(np.random.random()) + torch.rand(1))
+
+
+torch.fx.wrap("drawn")
+
+
+class Drawing(Shared):
+    def forward(self, rows: Any) -> Any:
+        return self.last(drawn(rows.flatten(1)))
+
+
+def test_a_module_that_draws_with_any_generator_is_cut_and_changes_no_later_draw() -> None:
+    program = make_program(Task(Drawing), Options(embedding_dim=WIDTH))
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
+    program.part(2, None)
+    assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == before
