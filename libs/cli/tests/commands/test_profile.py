@@ -62,8 +62,8 @@ class Gateway:
         self.looks += 1
         measured = [
             {"workers": 2, "ps": 1, "worker_cpu_cores": 1.0, "ps_cpu_cores": 1.0, "batch_size": 512, "mixed": True}
-            | {"device": device, "step_time_s": step_s, "windows": min(self.looks + more, self.most), "log_sd": 0.01}
-            for device, step_s, more in (("", 0.030, 1), ("new", 0.015, 0))
+            | {"step_time_s": step_s, "windows": min(self.looks + more, self.most), "log_sd": 0.01, **of_type}
+            for of_type, step_s, more in (({}, 0.030, 1), ({"device": "new"}, 0.015, 0))  # cores are left out
         ]
         model = {
             "form": "default", "overlap": 1.0, "batch_size": 512, "log_sd": 0.05, "rmsle": 0.02, "unidentified": [],

@@ -71,7 +71,7 @@ def most_similar(
 
 
 def known_speeds(similar: Sequence[SimilarJob]) -> tuple[DeviceSpeed, ...]:
-    """Return for each type of devices what the most similar job measured, the most similar first.
+    """Return for each type of devices what that similar job measured which tells most.
 
     A job that is less alike tells less: without any likeness its speed is worth no more than a stated one, and such
     speeds are left out. The errors of the measurement and of the likeness s add up as
@@ -81,8 +81,9 @@ def known_speeds(similar: Sequence[SimilarJob]) -> tuple[DeviceSpeed, ...]:
     for job in reversed(similar):
         for speed in job.past.speeds:
             log_sd = math.hypot(speed.log_sd, (1 - min(job.similarity, 1.0)) * GUESSED_SD)
-            if log_sd < GUESSED_SD:
-                found.setdefault(speed.device, replace(speed, log_sd=log_sd))
+            known = found.get(speed.device)
+            if log_sd < (GUESSED_SD if known is None else known.log_sd):
+                found[speed.device] = replace(speed, log_sd=log_sd)
     return tuple(found.values())
 
 

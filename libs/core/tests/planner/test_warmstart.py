@@ -146,6 +146,15 @@ def test_a_measurement_that_knows_nothing_hides_no_other_jobs(log_sd: float) -> 
     assert known_speeds(similar[1:]) == ()
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_jobs_that_are_as_much_alike_the_one_that_measured_best_tells(order: int) -> None:
+    similar = list[SimilarJob]()
+    for job, sd in (("once", 0.3), ("often", 0.1)):
+        speed = DeviceSpeed(device="x", cores=2.0, log_sd=sd, job=job)
+        similar.append(SimilarJob(replace(past_job(job, METADATA, PLAN, 1e9), speeds=(speed,)), 1.0, {}, 0.5))
+    assert [each.job for each in known_speeds(similar[::order])] == ["often"]
+
+
 def test_measurements_push_out_few_completed_jobs() -> None:
     """A cancelled job is kept for what it measured of types, and there are only so many types."""
     machine = HistoryMachine(settings=HistorySettings(jobs_kept=30))

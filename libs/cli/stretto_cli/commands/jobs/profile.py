@@ -139,7 +139,7 @@ def _measured(gateway: Documents, job: str, device: str, windows: int, patience_
 def windows_of(view: Json, device: str) -> int:
     """Return the number of settled windows in which both kinds of workers were measured."""
     rows = view["model"]["measured"] if view.get("model") else []
-    seen = {row["device"]: row["windows"] for row in rows}
+    seen = {row.get("device", ""): row["windows"] for row in rows}
     return min(seen.get("", 0), seen.get(device, 0))
 
 
