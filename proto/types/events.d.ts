@@ -444,7 +444,7 @@ export interface HistoryRecorded {
   team?: string | null;
   /** Types of devices that it measured beside cores. */
   speeds?: Array<DeviceSpeed>;
-  /** It was ended by hand: later jobs take its speeds, and do not start from its plan. */
+  /** True if the job was ended by hand: later jobs take its speeds, and do not start from its plan. */
   cancelled?: boolean;
 }
 

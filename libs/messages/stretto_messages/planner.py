@@ -53,7 +53,7 @@ class HistoryRecorded(Message):
     speeds: Annotated[tuple[DeviceSpeed, ...], MaxLen(TYPES_MAX)] = ()
     """Types of devices that it measured beside cores."""
     cancelled: bool = False
-    """It was ended by hand: later jobs take its speeds, and do not start from its plan."""
+    """True if the job was ended by hand: later jobs take its speeds, and do not start from its plan."""
 
     SELDOM: ClassVar[frozenset[str]] = frozenset({"speeds", "cancelled"})
 

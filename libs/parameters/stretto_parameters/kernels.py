@@ -23,7 +23,7 @@ _POINTER, _INT = ctypes.c_void_p, ctypes.c_int64
 QUEUED = 128
 """Pages that a queue reads at once, as in kernels.c."""
 _BRIEF_ROWS, _ROW_WORDS = 4096, 64
-"""Rows, of so many words, that a kernel is done with in some tenths of a millisecond."""
+"""Rows, and words of each, that a kernel is done with in some tenths of a millisecond."""
 _ROW_STEPS = 16
 """Entries that the hand of eviction passes in the time of a row."""
 

@@ -17,7 +17,7 @@ ALIVE = SimpleNamespace(is_dead=False)
 
 
 class Source:
-    """One event, of which ``data`` is the text."""
+    """A source with an event, whose text is ``data``."""
 
     def __init__(self, data: str) -> None:
         self.breaks = BreakSignal()

@@ -128,8 +128,8 @@ class Chain:
         return end
 
     def found(self, pulled: I64, pushed: I64, dense: F32, behind: Returned, state_delta: F32, **answer: Any) -> Found:
-        """Return the outcome of a step of a part. dense: the gradients of its own parameters, which get those of the
-        layers behind in shared slices. behind: their answer, whose parts of slices are pushed or passed on here.
+        """Return the outcome of a step of a part. dense: the gradients of its own parameters; gradients of the layers
+        behind are added in shared slices. behind: their answer, whose parts of slices are pushed or passed on here.
         answer: the gradients of rows or of tensors that came in."""
         slices = self.layout.split_dense(dense)
         slices[behind.shared] += behind.shared_gradients.reshape(len(behind.shared), self.layout.slice_length)

@@ -156,7 +156,7 @@ def test_of_jobs_that_are_as_much_alike_the_one_that_measured_best_tells(order: 
 
 
 def test_measurements_push_out_few_completed_jobs() -> None:
-    """A cancelled job is kept for what it measured of types, and there are only so many types."""
+    """The history keeps a cancelled job for its speeds of types; an installation has few types."""
     machine = HistoryMachine(settings=HistorySettings(jobs_kept=30))
     for number in range(30):
         machine.handle(past_job(f"done-{number}", METADATA, PLAN, 1e9), 0.0)

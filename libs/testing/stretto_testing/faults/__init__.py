@@ -1,1 +1,1 @@
-"""Faults of an installation: those of processes, lines and the server, rolling upgrades, a loss and its backup."""
+"""Faults of an installation: of processes, lines and the server, rolling upgrades, a loss and its backup."""

@@ -29,7 +29,7 @@ LIFETIME = b"Nats-TTL"
 
 
 class Restoration:
-    """One backup and its restoration.
+    """A backup and its restoration.
 
     ``moment`` is called when the log's part of the backup is taken, and ``back`` once the streams are what they were,
     before anybody uses them.

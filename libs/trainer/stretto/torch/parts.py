@@ -48,7 +48,7 @@ class Traced:
     """A module that is cut. names: of its inputs, those with rows first."""
 
     def __init__(self, model: Any, names: Sequence[str], example: Mapping[str, Any], dense: Dense) -> None:
-        """Trace the module. example: tensors of its inputs. Raises ModelRefused for one that cannot be traced."""
+        """Trace the module. example: tensors of its inputs. Raises ModelRefused if torch.fx cannot trace the module."""
         self.model, self.names, self.dense = copy.deepcopy(model).train(), names, dense
         try:
             graph = torch.fx.Tracer().trace(self.model)
@@ -264,7 +264,7 @@ def _gradients(outputs: Sequence[Any], by: Sequence[Any], watched: Sequence[Any]
 
 
 def _laid_out(tensor: Any, like: Any) -> Any:
-    """Return a copy of a tensor of samples with its values as far apart in memory as those of ``like``.
+    """Return a copy of a tensor of samples, its values laid out in memory as ``like`` lays out its own.
 
     A sum adds values up in an order that depends on that.
     """

@@ -296,7 +296,7 @@ class TorchProgram(TorchBase):
 
     @functools.cached_property
     def _traced(self) -> Traced:
-        """The module that is cut. Raises ModelRefused for one that cannot be."""
+        """The module, traced so that it can be cut between its layers. Raises ModelRefused if it cannot."""
         trial = self.trial()
         widths = [each.dimension for each in self.layout.tables]
         rows = [np.zeros((len(of), width), np.float32) for of, width in zip(trial.keys.tables, widths, strict=True)]
