@@ -82,8 +82,8 @@ def test_a_manifest_is_written_listed_replaced_read_and_removed(bucket: str) -> 
     whole(bucket, samples=6).write()
     url = whole(bucket).checkpoint.url
     assert manifest.read(url).checkpoint.samples == 6
-    assert manifest.taken_after(f"{bucket}/ads", 0.0) == [url]
-    assert manifest.taken_after(f"{bucket}/absent", 0.0) == []
+    assert [each.checkpoint.url for each in manifest.later(f"{bucket}/ads", 0)] == [url]
+    assert [*manifest.later(f"{bucket}/absent", 0)] == []
     manifest.remove(url)
     with pytest.raises(ManifestDamaged, match="is not there"):
         manifest.read(url)

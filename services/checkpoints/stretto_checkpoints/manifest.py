@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,8 @@ A job can write one as it likes, whose values take 25 times its size in memory.
 """
 LATER_MAX = 20
 """Checkpoints of the highest numbers that are looked at for a later one: a job can lay as many as it likes."""
+NUMBER_MAX = 10**9
+"""The highest number of a checkpoint that is looked at: a job can lay folders of any number."""
 _LOCAL = "file://"
 
 
@@ -123,21 +125,18 @@ def read(url: str) -> CheckpointManifest:
     return manifest
 
 
-def taken_after(folder: str, time_s: float) -> list[str]:
-    """Return the URLs of the sound manifests of checkpoints that were begun after ``time_s``, the newest first.
+def later(folder: str, number: int) -> Iterator[CheckpointManifest]:
+    """Yield the sound manifests of a job's folder whose checkpoints have higher numbers, the highest first.
 
-    ``folder`` is a job's; its ``LATER_MAX`` checkpoints of the highest numbers are read, one after the other. Raises
-    ManifestError when the store does not list them.
+    At most ``LATER_MAX`` are read, of the highest numbers. Raises ManifestError when the store does not list them.
     """
     try:
-        names = sorted(_names_in(folder), key=number_of)[-LATER_MAX:]
+        names = sorted((name for name in _names_in(folder) if number < number_of(name) <= NUMBER_MAX), key=number_of)
     except Exception as error:  # whatever a file system raises
         raise ManifestError(f"{folder} cannot be listed ({type(error).__name__}: {error}); check the store") from error
-    found: list[tuple[float, str]] = []
-    for url in (f"{folder}/{name}/manifest.json" for name in names):
+    for name in reversed(names[-LATER_MAX:]):
         with contextlib.suppress(ManifestDamaged):
-            found.append((read(url).taken_at_s, url))
-    return [url for taken_at_s, url in sorted(found, reverse=True) if taken_at_s > time_s]
+            yield read(f"{folder}/{name}/manifest.json")
 
 
 def _names_in(folder: str) -> list[str]:

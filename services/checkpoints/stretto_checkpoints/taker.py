@@ -11,6 +11,7 @@ from stretto_bus.faults import Fault
 from stretto_bus.tasks import end
 from stretto_core.actuator.placement import claim
 from stretto_core.checkpoints.chains import newest_chain
+from stretto_core.checkpoints.names import number_of
 from stretto_core.checkpoints.observations import ParametersRestored, StepFailed
 from stretto_core.checkpoints.state import CheckpointState, ColumnRestore, Restore
 from stretto_messages.base import bounded
@@ -22,7 +23,7 @@ from .columns import ColumnsError, bring_back
 from .manifest import CheckpointManifest, ManifestDamaged, ManifestError
 from .removal import Removal
 from .settings import CheckpointsSettings
-from .taking import CheckpointsEdge, ImageDamaged, Steps, TakingError
+from .taking import CheckpointsEdge, ImageDamaged, NameTaken, Steps, TakingError
 
 REPORT_PAUSE_MAX_S = 30.0
 
@@ -128,14 +129,15 @@ class Taker:
             log.warning("checkpoint failed", job=self.job, id=name, reason=str(error))
             hopeless = isinstance(error, ColumnsError) and error.damaged
             damaged = hopeless or isinstance(error, ManifestDamaged | ImageDamaged)
-            await self._report_failure(name, str(error) or "it took too long", damaged)
+            beyond = error.highest if isinstance(error, NameTaken) else 0
+            await self._report_failure(name, str(error) or "it took too long", damaged, beyond)
         except Exception as error:  # nothing else would end the attempt, and no other would follow
             log.exception("checkpoint failed", job=self.job, id=name)
-            await self._report_failure(name, f"unforeseen {type(error).__name__}: {error}", False)
+            await self._report_failure(name, f"unforeseen {type(error).__name__}: {error}")
 
-    async def _report_failure(self, name: str, reason: str, damaged: bool) -> None:
+    async def _report_failure(self, name: str, reason: str, damaged: bool = False, beyond: int = 0) -> None:
         """Repeat until it is journalled: the machine waits for it."""
-        failure = StepFailed(job=self.job, id=name, reason=bounded(reason), damaged=damaged)
+        failure = StepFailed(job=self.job, id=name, reason=bounded(reason), damaged=damaged, beyond=beyond)
         delay_s = 1.0
         while True:
             try:
@@ -204,16 +206,14 @@ class Taker:
     def _chosen(self, restore: Restore, state: CheckpointState) -> CheckpointManifest:
         """Return the manifest to restore: the one of ``restore``, or a later one that the state does not know.
 
-        A later manifest was begun after everything in the state: the installation was restored from an older backup,
-        and the job's later checkpoints are whole. Each is tried once. Raises ManifestError, ManifestDamaged.
+        A later manifest has a higher number than all that are complete: the installation was restored from an older
+        backup, and the job's later checkpoints are whole. Each is tried once. Raises ManifestError, ManifestDamaged.
         """
-        for url in manifest.taken_after(state.folder, state.last_began_at_s) if state.complete else ():
-            if url in self._tried or url in state.expired:
-                continue
-            self._tried.add(url)
-            with contextlib.suppress(ManifestDamaged):  # it was sound a moment ago
-                later = manifest.read(url)
-                if later.job == self.job:
-                    log.warning("a later checkpoint than the state knows is restored", job=self.job, url=url)
-                    return later
+        self._tried.add(restore.url)
+        for later in manifest.later(state.folder, number_of(state.complete[-1].id)) if state.complete else ():
+            url = later.checkpoint.url
+            if later.job == self.job and url not in self._tried and url not in state.expired:
+                self._tried.add(url)
+                log.warning("a later checkpoint than the state knows is restored", job=self.job, url=url)
+                return later
         return manifest.read(restore.url)

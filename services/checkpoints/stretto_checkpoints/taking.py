@@ -9,11 +9,13 @@ it has.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import structlog
+from stretto_core.checkpoints.names import number_of
 from stretto_core.checkpoints.observations import ImagesFlushed, ImagesSaved
 from stretto_core.checkpoints.state import Attempt
 from stretto_messages.base import Message
@@ -22,7 +24,8 @@ from stretto_messages.pods import ExportState, GetExportStatus, GetOwnership
 from stretto_messages.values import BUCKETS, SLICES
 from stretto_wire.surroundings import new_id
 
-from .manifest import CheckpointManifest
+from . import manifest
+from .manifest import CheckpointManifest, ManifestError
 from .settings import CheckpointsSettings
 
 CALL_S = 60.0
@@ -39,6 +42,14 @@ class TakingError(Exception):
 
 class ImageDamaged(TakingError):
     """No copy of an image is whole: reading this checkpoint again will not help."""
+
+
+class NameTaken(TakingError):
+    """The store has checkpoints that the state does not know, up to the number ``highest``."""
+
+    def __init__(self, highest: int) -> None:
+        super().__init__(f"the store has later checkpoints, up to number {highest}: it is taken under the next one")
+        self.highest = highest
 
 
 class CheckpointsEdge(Protocol):
@@ -72,7 +83,12 @@ class Steps:
                 await self._store(attempt)
 
     async def _take(self, attempt: Attempt) -> None:
+        """Raises NameTaken where the attempt would write over a checkpoint of after the backup that was restored."""
         began_s = self._edge.server_now()
+        folder = attempt.url.rpartition("/")[0].rpartition("/")[0]
+        newest = await asyncio.to_thread(lambda: next(manifest.later(folder, number_of(attempt.id) - 1), None))
+        if newest is not None:
+            raise NameTaken(number_of(newest.checkpoint.url.split("/")[-2]))
         # one lane each: the dispatcher remembers the last reply of a lane. Taken again after our own restart, the first
         # mark is the remembered one; the second is always new, and refused if it had been given before
         first = MarkLedger(job=self._job, request_id=f"mark-first.{attempt.id}", checkpoint=attempt.id)
@@ -124,7 +140,17 @@ class Steps:
         return await asyncio.gather(*(self._edge.call_pod(pod, asked, limit_s) for pod, asked in requests.items()))
 
     async def _store(self, attempt: Attempt) -> None:
-        """Wait for the copies, then write the manifest that makes them one checkpoint."""
+        """Wait for the copies, then write the manifest that makes them one checkpoint, unless it is there already."""
+        if not await asyncio.to_thread(_is_whole, attempt):
+            parts = await self._copied(attempt)
+            _check_columns(attempt.servers, parts)
+            whole = CheckpointManifest(attempt.reference, self._job, attempt.began_at_s, attempt.ledger, parts)
+            await _to_its_end(whole.write)
+        took_s = max(self._edge.server_now() - attempt.began_at_s, 0.0)
+        await self._edge.observe(self._job, ImagesFlushed(job=self._job, id=attempt.id, took_s=took_s))
+
+    async def _copied(self, attempt: Attempt) -> tuple[Any, ...]:
+        """Return the parts of the manifest once all copies are in the store."""
         request = GetExportStatus(job=self._job, checkpoint_id=attempt.id)
         while True:
             replies = await self._ask_all(attempt.servers, request)
@@ -136,17 +162,18 @@ class Steps:
             if failed:
                 raise TakingError(f"not stored: {'; '.join(failed)}")
             if all(reply.stage == "stored" for reply in replies):
-                break
+                return tuple(json.loads(reply.part) for reply in replies)
             await asyncio.sleep(self._settings.poll_s)
-        parts = tuple(json.loads(reply.part) for reply in replies)
-        _check_columns(attempt.servers, parts)
-        whole = CheckpointManifest(attempt.reference, self._job, attempt.began_at_s, attempt.ledger, parts)
-        await _to_its_end(whole.write)
-        took_s = max(self._edge.server_now() - attempt.began_at_s, 0.0)
-        await self._edge.observe(self._job, ImagesFlushed(job=self._job, id=attempt.id, took_s=took_s))
 
     async def _ask_all(self, servers: list[int], request: Message) -> list[Any]:
         return await asyncio.gather(*(self._edge.call_pod(f"ps-{number}", request, CALL_S) for number in servers))
+
+
+def _is_whole(attempt: Attempt) -> bool:
+    """Return True if the manifest of this attempt was written by a service that could not tell it any more."""
+    with contextlib.suppress(ManifestError):
+        return manifest.read(attempt.url).ledger == attempt.ledger
+    return False
 
 
 def _check_columns(servers: list[int], parts: Sequence[Any]) -> None:

@@ -51,20 +51,20 @@ def test_store_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         made(tmp_path).write()
 
 
-def test_only_checkpoints_begun_after_a_moment_are_found_the_newest_first(tmp_path: Path) -> None:
-    """Method: manifests of four times, one of them damaged, and files of a checkpoint that never became whole."""
-    for number, taken_at_s in ((1, 10.0), (2, 30.0), (3, 20.0), (4, 40.0)):
-        name = f"j-00000{number}"
+def test_later_checkpoints_are_found_the_highest_number_first(tmp_path: Path) -> None:
+    """Method: four manifests, one of them damaged, files of a checkpoint that never became whole, a folder of a job's."""
+    for number in (1, 2, 3, 4, 10**12):
+        name = f"j-{number:06d}"
         reference = CheckpointRef(
             id=name, url=f"file://{tmp_path}/j/{name}/manifest.json", samples=5, size_bytes=10, ps=1
         )
-        CheckpointManifest(reference, "j", taken_at_s, "ledger", ({"pod": "ps-0", "file": "a"},)).write()
+        CheckpointManifest(reference, "j", 10.0, "ledger", ({"pod": "ps-0", "file": "a"},)).write()
     (tmp_path / "j/j-000004/manifest.json").write_text("{")
     (tmp_path / "j/j-000005").mkdir()
-    found = manifest.taken_after(f"file://{tmp_path}/j", 10.0)
-    assert found == [f"file://{tmp_path}/j/j-00000{number}/manifest.json" for number in (2, 3)]
-    assert manifest.taken_after(f"file://{tmp_path}/j", 40.0) == []
-    assert manifest.taken_after(f"file://{tmp_path}/none", 0.0) == []
+    found = [each.checkpoint.id for each in manifest.later(f"file://{tmp_path}/j", 1)]
+    assert found == ["j-000003", "j-000002"]
+    assert [*manifest.later(f"file://{tmp_path}/j", 3)] == []
+    assert [*manifest.later(f"file://{tmp_path}/none", 0)] == []
 
 
 def test_a_job_that_fills_its_folder_with_manifests_costs_bounded_memory(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_job_that_fills_its_folder_with_manifests_costs_bounded_memory(tmp_pat
         folder.mkdir()
         (folder / "manifest.json").hardlink_to(tmp_path / "j/m/manifest.json")
     tracemalloc.start()
-    found = manifest.taken_after(f"file://{tmp_path}/j", 5.0)
+    found = [each.checkpoint.url for each in manifest.later(f"file://{tmp_path}/j", 0)]
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found[0] == f"file://{tmp_path}/j/j-000399/manifest.json"

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from stretto_checkpoints import manifest, taking
 from stretto_checkpoints.cache import Cache
+from stretto_checkpoints.manifest import CheckpointManifest
 from stretto_checkpoints.memory import SharedMemory
 from stretto_checkpoints.settings import CheckpointsSettings
 from stretto_checkpoints.taker import Taker
@@ -18,6 +19,7 @@ from stretto_core.checkpoints.observations import ImagesFlushed, StepFailed
 from stretto_core.checkpoints.state import Attempt, CheckpointState, Restore
 from stretto_messages.dispatcher import MarkLedgerReply
 from stretto_messages.pods import GetExportStatusReply, GetOwnershipReply
+from stretto_messages.values import CheckpointRef
 from stretto_runtime import RuntimeFault
 
 from tests.waits import until
@@ -299,3 +301,37 @@ async def test_a_store_that_fails_is_told_apart_from_a_damaged_checkpoint(tmp_pa
     broken = await broken_of("memory://store/j/1/manifest.json", tmp_path, "memory://store")
     assert not broken.damaged
     assert "check the store" in broken.reason
+
+
+def lay(folder: Path, number: int, ledger: str) -> None:
+    (url,) = folders(folder, number)
+    reference = CheckpointRef(id=f"j-{number:06d}", url=url, samples=5, size_bytes=10, ps=1)
+    CheckpointManifest(reference, "j", 1.0, ledger, ({"pod": "ps-0", "file": "a"},)).write()
+
+
+async def observed(attempt: Attempt, edge: Any, folder: Path) -> Any:
+    """Return what a taker tells first of an attempt."""
+    edge.tries = 1
+    settings = CheckpointsSettings(state_folder=folder, store_url=f"file://{folder}")
+    running = asyncio.create_task(Taker("j", CheckpointState(job="j", attempt=attempt), edge, settings).run())
+    await asyncio.wait_for(edge.heard.wait(), 60)
+    running.cancel()
+    return edge.observed[0]
+
+
+async def test_an_attempt_under_a_name_that_the_store_has_writes_over_nothing(tmp_path: Path) -> None:
+    """The installation was restored from a backup: two checkpoints are whole that its state does not know."""
+    lay(tmp_path, 1, "then")
+    lay(tmp_path, 3, "then")
+    (url,) = folders(tmp_path, 1)
+    told = await observed(Attempt("j-000001", url, [0], 1.0, False), Edge(), tmp_path)
+    assert (told.id, told.beyond, told.damaged) == ("j-000001", 3, False)
+
+
+async def test_an_attempt_whose_manifest_is_there_is_complete_without_its_servers(tmp_path: Path) -> None:
+    """It was written by a service that could not tell it any more. One of another ledger is no manifest of this."""
+    (url,) = folders(tmp_path, 1)
+    for ledger, kind in (("then", StepFailed), ("now", ImagesFlushed)):
+        lay(tmp_path, 1, ledger)
+        attempt = Attempt("j-000001", url, [0], 1.0, False, stage="storing", ledger="now")
+        assert isinstance(await observed(attempt, Edge(), tmp_path), kind)

@@ -125,6 +125,15 @@ def flushed(state: CheckpointState, attempt: Attempt, took_s: float) -> Checkpoi
     )
 
 
+def rename(state: CheckpointState, attempt: Attempt, beyond: int) -> None:
+    """Let an attempt begin again under a number that the store does not have; the files under its name stay there."""
+    state.attempt = None
+    state.next_number = max(state.next_number, beyond + 1)
+    state.final_due = state.final_due or attempt.final
+    state.best_due = state.best_due or attempt.best
+    state.requested = True
+
+
 def failed(state: CheckpointState, name: str, reason: str) -> CheckpointFailed:
     """Return the message that a checkpoint, or a return to one, failed."""
     return CheckpointFailed(job=state.job, id=name, reason=reason)

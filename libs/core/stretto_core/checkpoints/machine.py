@@ -264,9 +264,13 @@ class CheckpointMachine:
         return [attempts.flushed(state, attempt, event.took_s)]
 
     def _attempt_failed(self, event: StepFailed, attempt: Attempt, now: float) -> Facts:
-        told = attempts.attempt_failed(self.state, attempt, event.reason, now)
+        told = list[Message]()
+        if event.beyond:
+            attempts.rename(self.state, attempt, event.beyond)
+        else:
+            told.append(attempts.attempt_failed(self.state, attempt, event.reason, now))
         attempts.begin_if_due(self.state, now)
-        return [told]
+        return told
 
     def _restore_failed(self, event: StepFailed, restore: Restore) -> Facts:
         """Read the checkpoint again, then fall back to the one before it.

@@ -49,6 +49,21 @@ def test_periodic_checkpoints_are_saved_flushed_and_expire() -> None:
     assert job.state.expired == ["file:/store/job/job-000001/manifest.json"]
 
 
+def test_an_attempt_whose_name_the_store_has_begins_again_behind_all_that_is_there() -> None:
+    job = served()
+    job.complete()
+    job.after(10)
+    job.tell(step_failed("job-000002", "the store has later ones", beyond=5))
+    assert job.state.attempt.id == "job-000006"
+    assert job.state.expired == [], "what the store has stays"
+    assert job.told(CheckpointFailed) == []
+    job.complete()
+    job.tell(job_completed())
+    assert is_final(job.state.attempt.id)
+    job.tell(step_failed(job.state.attempt.id, "the store has later ones", beyond=20))
+    assert job.state.attempt.id == "job-000021-final"
+
+
 def test_never_while_parameters_move_and_at_once_after() -> None:
     job = served()
     job.complete()
