@@ -104,12 +104,13 @@ class Interruptible:
         workers = psutil.Process().children()
         self._say(f"interrupted: ending {len(workers)} workers and all that their tests have started")
         marks = {str(each.pid) for each in workers}
-        started = [process for process, given in _environments() if given.get(MARK) in marks]
-        below = [child for each in (*workers, *started) for child in _below(each)]
-        left = list({*started, *below, *workers} - {psutil.Process()})
-        for process in workers:  # they start no more
+        below = [child for each in workers for child in _below(each)]
+        for process in workers:  # before the look below, which would miss what they start after it
             with suppress(psutil.Error):
                 process.kill()
+        started = [process for process, given in _environments() if given.get(MARK) in marks]
+        below += [child for each in started for child in _below(each)]
+        left = list({*started, *below, *workers} - {psutil.Process()})
         for end in (psutil.Process.terminate, psutil.Process.kill):
             for process in left:
                 with suppress(psutil.Error):

@@ -234,6 +234,7 @@ def test_setup_tells_at_once_what_pip_does_and_that_it_still_does_it(tmp_path: P
     assert filtering.returncode == 0
 
 
+@pytest.mark.alone  # an interrupted run reads the environment of each process of this machine, which busy ones delay
 def test_an_interrupted_run_ends_its_workers_and_what_their_tests_started(tmp_path: Path) -> None:
     """Method: a terminal's Ctrl-C signals the whole group. One process of each test is in a session of its own."""
     (tmp_path / "test_long.py").write_text(
