@@ -27,8 +27,8 @@ STEPS = 2
 REPEATED = 4
 """Samples that the batch has twice, so that some rows are looked up several times."""
 _TOLERANCE = 1e-5
-"""Largest difference of a loss or a state, relative and absolute, and of a weight as a share of how far its variable
-went."""
+"""Largest difference of a loss or a state, relative and absolute, and of a weight, for each step, as a share of how far
+its variable went."""
 _ROUNDING = 2.0**-20
 """Largest difference of a weight as a share of itself: eight units of the last place of float32."""
 _NOISE = 1e-6
@@ -235,9 +235,9 @@ def difference(
 ) -> str:
     """Return where the steps differ first by more than float32 does when sums have another order; "" if nowhere.
 
-    largest: the sizes of the gradients. A weight may differ by 1e-5 of the way that its variable went, by its own
-    rounding, and by what rounding of its gradient explains: an optimizer that divides by the gradient makes whole steps
-    of noise.
+    largest: the sizes of the gradients. For each step a weight may differ by 1e-5 of the way that its variable went; also
+    by its own rounding, and by what rounding of its gradient explains: an optimizer that divides by the gradient makes
+    whole steps of noise.
     """
     noise = _NOISE * max((float(each.max(initial=0.0)) for each in largest.values()), default=0.0)
     for number, (mine, its) in enumerate(zip(ours, plain, strict=True), start=1):
@@ -254,7 +254,7 @@ def difference(
                 is_used = bool(largest[name].any())  # else its gradient is 0 by the graph, and no rounding
                 share = np.minimum(1.0, noise / np.maximum(largest[name], 1e-37)) * is_used
                 farthest = min(1.0, float(moved.max(initial=0.0)))
-                allowed = _ROUNDING * np.abs(value) + _TOLERANCE * farthest + _AMPLIFIED * share * moved
+                allowed = _ROUNDING * np.abs(value) + _TOLERANCE * number * farthest + _AMPLIFIED * share * moved
             allowed = np.where(np.isfinite(value), allowed, 0.0)
             apart = np.abs(np.subtract(other, value, out=np.zeros_like(value), where=other != value))  # inf is inf
             beyond = ~(apart <= allowed)

@@ -325,7 +325,8 @@ async def test_a_pod_changes_no_mode_owner_or_time_of_others_files_and_reaches_n
     server.listen()
     (place.state / "pods/j/ps-0/work").mkdir(parents=True)
     peer = socket.socket(socket.AF_UNIX)
-    peer.bind(str(place.state / "pods/j/ps-0/work/plane.sock"))
+    with contextlib.chdir(place.state / "pods/j/ps-0/work"):
+        peer.bind("plane.sock")
     peer.listen()
     _, open_by_handle = seccomp.FILE_HANDLES[os.uname().machine]
     script = f"""
