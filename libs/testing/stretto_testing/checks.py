@@ -20,6 +20,8 @@ class Check(StrEnum):
     """Each decision: the last plans of all jobs fit into the cluster together"""
     PODS = "pods"
     """Each launch and resize: the pods that live fit into the cluster"""
+    MEMORY = "memory"
+    """Each launch: a parameter server has more memory than one of its job that was ended for its memory 20 s before"""
     COLUMNS = "columns"
     """Each move: a column is taken where it is"""
     CHECKPOINT = "checkpoint"

@@ -19,7 +19,7 @@ from stretto_messages.gateway import JobCancelled
 from stretto_wire.contract.registry import DEAD_LETTERS, STREAM, partition_of
 
 from stretto_testing.checks import Check
-from stretto_testing.faults.injected import POWER, RESTORE, UPGRADE, WITHIN_S, Blow, Faults, drawn
+from stretto_testing.faults.injected import OF_PODS, POWER, RESTORE, UPGRADE, WITHIN_S, Blow, Faults, drawn
 from stretto_testing.faults.restorations import Restoration
 from stretto_testing.faults.upgrades import obey
 from stretto_testing.installation import SimulatedInstallation, until
@@ -32,7 +32,7 @@ from stretto_testing.processes.training import BATCH, BATCHES_PER_SHARD, Job
 from stretto_testing.processes.versions import worded
 from stretto_testing.simulation import Simulation
 
-FAULTS_MOST = 8
+FAULTS_MOST, FAULTS_OF_PODS_MOST = 8, 3
 WHOLE_EVERY = 6
 POWER_EVERY, POWER_AT = 12, 3
 """A history whose seed has this remainder (``POWER_AT``) ends with a loss of power, and never has all services."""
@@ -49,6 +49,8 @@ LIVE_WITHIN_S, CALMS_S = 240.0, 10.0
 LATE_SAMPLES = BATCH * BATCHES_PER_SHARD * 10
 """Samples of the job that comes after a loss of power"""
 GATEWAYS = 2
+DATA_WORKERS_MOST = 2
+"""Data workers of a job, at most."""
 CHECKPOINT_EVERY_S = 5.0
 SEVERAL_SHARE = 0.7
 """Share of jobs that have two parameter servers or more: the columns of one that is lost come back on the others."""
@@ -110,9 +112,13 @@ class History:
         ]
         self._conditions = Conditions.drawn(draw, folder_of(seed), settings)
         self._is_whole = seed % WHOLE_EVERY == 0
+        if faults is None and self._is_whole:
+            self._faults += drawn(Random(f"pods {seed}"), FAULTS_OF_PODS_MOST, OF_PODS)
         for job in self._jobs if self._is_whole else ():
             several = self._conditions.cores > 1.0 and draw.random() < SEVERAL_SHARE
             job.await_servers(CHECKPOINT_EVERY_S, 1 + several)
+            is_roomy = self._conditions.cores > DATA_WORKERS_MOST * len(self._jobs)
+            job.data_workers = Random(f"data {seed} {job.name}").randrange(DATA_WORKERS_MOST + 1) if is_roomy else 0
         self._workers, self._replicas = draw.randrange(1, 4), draw.randrange(2, 4)
         self._tell, self._programs = tell, programs
         known = partition_of(self._jobs[0].name)  # its owner has handled something
@@ -141,7 +147,7 @@ class History:
             self._tell = None  # what is left of processes has nothing more to say
         structlog.configure(**before)
         outcome.broken += self._watch.broken + [f"{Check.ERRORS}: {text}" for text in simulation.faults]
-        if not any("worker" in fault or "kill ps" in fault or RESTORE in fault for fault in outcome.injected):
+        if not any(word in fault for word in ("worker", " ps: ", RESTORE) for fault in outcome.injected):
             outcome.broken += self._watch.expired
         if all(fault.startswith(("kill replica", "stop replica", UPGRADE)) for fault in outcome.injected):
             outcome.broken += self._watch.failed

@@ -12,7 +12,7 @@ from stretto_bus.received import header_lines
 from stretto_checkpoints import manifest
 from stretto_checkpoints.manifest import ManifestDamaged, ManifestError
 from stretto_messages.actuator import JobFailed, JobFinished
-from stretto_messages.arbiter import PlanDecided
+from stretto_messages.arbiter import DataWorkersDecided, PlanDecided
 from stretto_messages.checkpoints import CheckpointFailed, CheckpointFlushed
 from stretto_messages.dispatcher import ShardRequeued
 from stretto_messages.values import CheckpointRef, Plan
@@ -52,6 +52,8 @@ class Watch:
         self.expired: list[str] = []
         """Leases that expired: there are none where nothing happens to workers"""
         self._plans: dict[str, Plan] = {}
+        self._data_cores: dict[str, float] = {}
+        """Job -> cores of all its data workers"""
         self.broken: list[str] = []
         self._fences: dict[str, tuple[str, int]] = {}
         """Service and partition -> who wrote the last fence, and its sequence"""
@@ -140,20 +142,24 @@ class Watch:
             self._completed[job] = kept.seq
 
     def _plan(self, name: str, job: str, kept: Kept) -> None:
-        """Check that the last plans of all jobs that are not finished fit together."""
+        """Check that the last plans and data workers of all jobs that are not finished fit together."""
         if name == "plan-decided":
             decided = decode(PlanDecided, kept.data)
             self._plans[job] = decided.plan
-            cores = sum(
-                plan.workers * plan.worker_cpu_cores + plan.ps * plan.ps_cpu_cores for plan in self._plans.values()
-            )
+        elif name == "data-workers-decided":
+            told = decode(DataWorkersDecided, kept.data)
+            self._data_cores[job] = told.count * told.cpu_cores
+        elif name == "job-finished":
+            self._plans.pop(job, None)
+            self._data_cores.pop(job, None)
+            self.finished[job] = decode(JobFinished, kept.data)
+        if name in ("plan-decided", "data-workers-decided"):
+            each = (plan.workers * plan.worker_cpu_cores + plan.ps * plan.ps_cpu_cores for plan in self._plans.values())
+            cores = sum(each) + sum(self._data_cores.values())
             if cores > self._cores + 1e-6:
                 self.broken.append(
                     f"{Check.PLANS}: the plans have {cores:g} cores, of {self._cores:g}, since {kept.seq}"
                 )
-        elif name == "job-finished":
-            self._plans.pop(job, None)
-            self.finished[job] = decode(JobFinished, kept.data)
 
     def _checkpoint(self, checkpoint: CheckpointRef, seq: int) -> None:
         """Check that a complete checkpoint is told once, and has each column in one image."""

@@ -17,11 +17,13 @@ from typing import Any
 
 from stretto_bus.reading import lost_end, ordered_consumer
 from stretto_bus.writer import Writer
+from stretto_checkpoints.taking import Steps
 from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.dispatcher.machine import ShardLedger
 from stretto_core.dispatcher.recomputing import EndedSince
 from stretto_core.dispatcher.state import LedgerState
+from stretto_core.oom.machine import OomMachine
 from stretto_gateway.http import event_stream
 from stretto_gateway.streams.bus import StreamBus
 from stretto_gateway.streams.continuity import Continuity
@@ -206,6 +208,20 @@ PLANTS = [
         ArbiterMachine._ended,
         "(job.finished and not job.pods)",
         "job.finished",
+        is_of_all=True,
+    ),
+    Plant(
+        "a checkpoint is taken under the name of one that the store has",
+        Steps._take,
+        "if newest is not None:",
+        "if False:",
+        is_of_all=True,
+    ),
+    Plant(
+        "a server that was ended for its memory starts with as much",
+        OomMachine._server_exited,
+        "int(AFTER_KILL * limit)",
+        "int(limit)",
         is_of_all=True,
     ),
     Plant(

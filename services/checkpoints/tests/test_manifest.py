@@ -52,7 +52,7 @@ def test_store_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 
 
 def test_later_checkpoints_are_found_the_highest_number_first(tmp_path: Path) -> None:
-    """Method: four manifests, one of them damaged, files of a checkpoint that never became whole, a folder of a job's."""
+    """Method: manifests, one of them damaged, files of a checkpoint that never became whole, a number laid by a job."""
     for number in (1, 2, 3, 4, 10**12):
         name = f"j-{number:06d}"
         reference = CheckpointRef(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from random import Random
+from types import MappingProxyType
 from typing import Any
 
 from stretto_wire.contract.registry import STATE, STREAM
@@ -19,6 +20,8 @@ WITHIN_S = 25.0
 """Time of a history in which faults begin."""
 STEPS_MOST = 400
 """Longest fuse of a process that is to be hit between two of its steps."""
+STEPS_OF_DATA_MOST = 10
+"""The same of a data worker, which makes few steps."""
 HOUR_NS = 3600 * 10**9
 
 
@@ -55,6 +58,8 @@ KINDS = {
     "kill ps": 2,
 }
 """Kinds of faults, and how often each is drawn."""
+OF_PODS = {"kill data": 3, "surge ps": 2, "fill store": 2}
+"""Kinds of faults that histories of all services have beside these, and how often each is drawn."""
 POWER = "power server"
 """Kind of the fault that histories of their own have, after which no more is promised than of what comes later."""
 UPGRADE = "upgrade services"
@@ -63,19 +68,21 @@ RESTORE = "restore installation"
 """Kind of the fault that histories of their own have: a backup, and as much later a loss of everything."""
 STATES = [f"{jobs}, {others}" for jobs in ("waiting", "training", "over") for others in ("alone", "in trouble")]
 """States in which a fault may find an installation: what its jobs do, and whether another fault goes on"""
-PAIRS = len(STATES) * len([*KINDS, POWER, UPGRADE, RESTORE])
+PAIRS = len(STATES) * len([*KINDS, *OF_PODS, POWER, UPGRADE, RESTORE])
 CUTS = {"cut": (True, True), "mute": (True, False), "deafen": (False, True)}
 """Kinds of cuts, and whether nothing passes from the process, or to the process."""
 LASTS_S = {"freeze worker": 45.0, "kill server": 8.0}
 """Longest time of a fault, where it is not that of most."""
 MOST_LAST_S = 12.0
+SURGE_MOST = 4.0
+"""Largest size of a surge of rows over all parameter servers of a job, in limits of one."""
 
 
-def drawn(chance: Random, most: int) -> list[Blow]:
+def drawn(chance: Random, most: int, kinds: Mapping[str, int] = MappingProxyType(KINDS)) -> list[Blow]:
     """Return the faults of a history, in order."""
     found: list[Blow] = []
     for _ in range(chance.randrange(1, most + 1)):
-        kind = chance.choices([*KINDS], [*KINDS.values()])[0]
+        kind = chance.choices([*kinds], [*kinds.values()])[0]
         lasts_s = chance.uniform(0.05, LASTS_S.get(kind, MOST_LAST_S)) * chance.random()
         at_s, steps = chance.uniform(0, WITHIN_S), chance.randrange(1, STEPS_MOST)
         found.append(Blow(round(at_s, 3), kind, round(lasts_s, 3), steps, round(chance.random(), 6)))
@@ -131,8 +138,12 @@ class Faults:
         elif whom == "server":
             self._note(fault, "server")
             self._end_server(what == "power", fault.lasts_s)
-        elif whom in ("worker", "ps"):
-            pods = self._at.workers() if whom == "worker" else self._at.place.servers()
+        elif whom == "store":
+            self._note(fault, "checkpoints")
+            self._at.place.fill_store(fault.lasts_s)
+        elif whom in ("worker", "ps", "data"):
+            place = self._at.place
+            pods = {"worker": self._at.workers, "ps": place.servers, "data": place.data_workers}[whom]()
             if pods:
                 self._hit(fault, what, pods[int(fault.lot * len(pods))])
         else:
@@ -189,7 +200,8 @@ class Faults:
             self._note(fault, victim.name)
             self._do(what, fault, victim, node)
 
-        node.fuse, node.burnt = fault.steps, burnt
+        is_data = isinstance(victim, PodProcess) and victim.role == "data"
+        node.fuse, node.burnt = min(fault.steps, STEPS_OF_DATA_MOST if is_data else STEPS_MOST), burnt
 
     def _do(self, what: str, fault: Blow, victim: Replica | SimulatedPod | PodProcess, node: SimulatedProcess) -> None:
         simulation = self._simulation
@@ -207,5 +219,8 @@ class Faults:
             self._later(fault.lasts_s, lambda: network.mend(node))
         elif what == "reset":
             network.break_lines(node)
+        elif what == "surge":
+            assert isinstance(victim, PodProcess)
+            victim.job.surge(fault.lasts_s, int(victim.spec.memory_bytes * SURGE_MOST * fault.lot))
         else:
             node.wall_ahead_ns += HOUR_NS if fault.lot < 0.5 else -HOUR_NS

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from stretto_actuator.backend import Following, Places, PodSpec, PodStatus
+from stretto_actuator.backend import ExitReason, Following, Places, PodSpec, PodStatus
 from stretto_bus import Client
 from stretto_bus.bus import Msg
 from stretto_bus.faults import BusFault
@@ -21,22 +21,25 @@ from stretto_core.actuator.servers import RECOVERIES
 from stretto_messages import pods as messages
 from stretto_messages.base import Message
 from stretto_messages.books import AppliedBooks, ColumnBooks
-from stretto_messages.values import BUCKETS, SLICES, Evaluation, StepTimes
+from stretto_messages.values import BUCKETS, SLICES, Evaluation
 from stretto_wire.codec import encode
 from stretto_wire.contract.registry import parse
 from stretto_wire.surroundings import chance, wall_s
 
 from stretto_testing.checks import Check
 from stretto_testing.nodes import SimulatedProcess
-from stretto_testing.processes.training import BATCH, COLUMNS, Job, SimulatedWorker
+from stretto_testing.processes import reports
+from stretto_testing.processes.reports import REPORT_S
+from stretto_testing.processes.training import COLUMNS, Job, SimulatedWorker
 from stretto_testing.simulation import URL, Simulation
 
-CALL_S, START_S, MOVE_S, STORE_S, REPORT_S = 0.01, 1.0, 0.02, 0.5, 1.0
-"""Mean times of a call to the place, until a pod runs, a column has moved, an image is stored; interval of reports."""
+CALL_S, START_S, MOVE_S, STORE_S = 0.01, 1.0, 0.02, 0.5
+"""Mean times of a call to the place, until a pod runs, a column has moved, an image is stored."""
 KILLED = 137
+DECIDED_WITHIN_S = 20.0
+"""Time without a fault within which a parameter server's end for its memory leads to a plan with more."""
 LOSSES_MOST = RECOVERIES - 1
 """Losses of parameter servers after which no fault comes to another one of a job: it would fail, as promised."""
-MIB = 1 << 20
 
 
 class PodProcess:
@@ -68,7 +71,7 @@ class PodProcess:
         await self.is_leaving.wait()
         reporting.cancel()
         await client.close()
-        self._place.ended(self, 0)
+        self._place.ended(self, 0, "completed")
 
     def _asked(self, client: Client, msg: Msg) -> None:
         words = msg.subject.split(".")
@@ -129,6 +132,9 @@ class PodProcess:
         stored_at_s, owned = self.exports[checkpoint]
         if wall_s() < stored_at_s:
             return messages.GetExportStatusReply(job=self.job.name, stage="cached")
+        full_from_s, full_until_s = self._place.store_is_full_s
+        if full_from_s <= stored_at_s < full_until_s:
+            return messages.GetExportStatusReply(job=self.job.name, stage="failed", detail="the store is full")
         columns = [column for column, own in enumerate(owned) if own]
         part = {"pod": self.name, "file": f"{self.name}.image", "bases": [], "columns": columns}
         return messages.GetExportStatusReply(job=self.job.name, stage="stored", part=json.dumps(part))
@@ -229,31 +235,23 @@ class PodProcess:
         )
 
     async def _report(self, client: Client) -> None:
-        begun, before = 0, 0
+        number, memory_bytes = 0, 0
         while True:
             await asyncio.sleep(REPORT_S)
-            total = self.job.counted(0)[0]
-            begun, before = begun + 1, total
-            report = self._worker_report(begun) if self.role == "worker" else self._server_report(total, before)
+            number += 1
+            match self.role:
+                case "worker":
+                    report = reports.of_worker(self.job, self.spec, number, self._place.data_workers_of(self.job))
+                case "data":
+                    report = reports.of_data_worker(self.job, self.spec)
+                case _:
+                    report = reports.of_server(self.job, self.spec, self.columns)
+                    memory_bytes = report.memory_used_bytes
+            if memory_bytes > self.spec.memory_bytes:
+                self._place.outgrown(self)
+                return
             with contextlib.suppress(BusFault):
                 await client.publish(report, tries_s=0.0)
-
-    def _worker_report(self, number: int) -> Message:
-        times = StepTimes(emb_s=0.04, grad_s=0.06, upd_s=0.02, sync_s=0.02)
-        return messages.WorkerReported(
-            job=self.job.name, pod=self.name, plan_version=self.job.plan_version, ended_at_s=wall_s(),
-            window_s=REPORT_S, steps=6, steps_total=6 * number, samples_total=6 * BATCH * number, step_time_s=0.15,
-            longest_gap_s=0.3, times=times, cpu_used_cores=0.8 * self.spec.cpu_cores,
-            cpu_limit_cores=self.spec.cpu_cores, memory_used_bytes=100 * MIB, memory_limit_bytes=self.spec.memory_bytes,
-        )  # fmt: skip
-
-    def _server_report(self, total: int, before: int) -> Message:
-        return messages.PsReported(
-            job=self.job.name, pod=self.name, ended_at_s=wall_s(), window_s=REPORT_S, updates=6, update_time_s=0.001,
-            applied_samples_total=total, categories=10 * total, row_bytes=150.0, table_bytes=1500 * total,
-            buckets=sum(self.owned[:BUCKETS]), cpu_used_cores=0.1, cpu_limit_cores=self.spec.cpu_cores,
-            memory_used_bytes=100 * MIB + 1500 * total, memory_limit_bytes=self.spec.memory_bytes,
-        )  # fmt: skip
 
 
 class SimulatedPlace:
@@ -267,6 +265,10 @@ class SimulatedPlace:
         self._jobs = jobs
         self._cores = cores
         self._followings: list[Following] = []
+        self.store_is_full_s = (0.0, 0.0)
+        """Wall-clock time within which the store of checkpoints has no room for an image"""
+        self._outgrown: dict[str, tuple[int, float]] = {}
+        """Job -> the largest limit at which one of its parameter servers was ended for its memory, and the last time"""
 
     def backend(self) -> SimulatedBackend:
         """Return a backend for one replica of the actuator."""
@@ -286,6 +288,34 @@ class SimulatedPlace:
             if pod.role == "ps" and pod.node is not None and pod.job.has_checkpoint and pod.job.losses < LOSSES_MOST
         ]
 
+    def data_workers(self) -> list[PodProcess]:
+        """Return the data workers that run."""
+        return [pod for pod in self.pods.values() if pod.role == "data" and pod.node is not None]
+
+    def data_workers_of(self, job: Job) -> int:
+        """Return how many data workers of a job run."""
+        return sum(pod.job is job for pod in self.data_workers())
+
+    def fill_store(self, lasts_s: float) -> None:
+        """Let the store of checkpoints have no room for a while."""
+        now_s = self.simulation.loop.wall_ns() / 1e9
+        self.store_is_full_s = now_s, now_s + lasts_s
+
+    def outgrown(self, pod: PodProcess) -> None:
+        """End a parameter server whose rows have outgrown its limit, as a kernel does."""
+        least_bytes, _ = self._outgrown.get(pod.job.name, (0, 0.0))
+        self._outgrown[pod.job.name] = max(pod.spec.memory_bytes, least_bytes), self.simulation.loop.time()
+        self._later(0.0, lambda: self.crash(pod.job.name, pod.name, "oom-killed"))
+
+    def _is_enough(self, pod: PodProcess) -> bool:
+        """Return whether a parameter server has more memory than one of its job that was ended for it.
+
+        True also if there was no time yet to decide.
+        """
+        limit_bytes, at_s = self._outgrown.get(pod.job.name, (0, 0.0))
+        decided_s = max(at_s, pod.job.troubled_until_s) + DECIDED_WITHIN_S
+        return pod.spec.memory_bytes > limit_bytes or self.simulation.loop.time() < decided_s
+
     def launch(self, spec: PodSpec) -> None:
         """Start a pod that never was; it runs some time later."""
         key = spec.job, spec.pod
@@ -296,6 +326,8 @@ class SimulatedPlace:
         )
         self.pods[key] = pod = PodProcess(self, self._jobs[spec.job], spec)
         self._count_cores()
+        if pod.role == "ps" and not self._is_enough(pod):
+            self.broken.append(f"{Check.MEMORY}: {pod.name} of {spec.job} starts with {spec.memory_bytes} bytes again")
         self._later(chance().expovariate(1 / START_S), lambda: self._begin(pod))
 
     def _count_cores(self) -> None:
@@ -308,20 +340,19 @@ class SimulatedPlace:
             self._change(pod, state="running", launched_at_s=self.simulation.loop.wall_ns() / 1e9)
             pod.node = self.simulation.process(f"{pod.job.name}/{pod.name}", pod.run())
 
-    def ended(self, pod: PodProcess, code: int) -> None:
+    def ended(self, pod: PodProcess, code: int, reason: ExitReason) -> None:
         """Note the end of a pod."""
         if self.pods.pop((pod.job.name, pod.name), None) is not None:
-            reason = "completed" if code == 0 else "killed"
             self._change(pod, state="exited", exit_code=code, reason=reason)
 
-    def crash(self, job: str, name: str) -> None:
+    def crash(self, job: str, name: str, reason: ExitReason = "killed") -> None:
         """Kill a pod."""
         pod = self.pods.get((job, name))
         if pod is not None:
             if pod.node is not None:
                 self.simulation.kill(pod.node)
             pod.drop_columns()
-            self.ended(pod, KILLED)
+            self.ended(pod, KILLED, reason)
 
     def lose(self) -> None:
         """Lose all pods, and what was known of pods."""
@@ -331,6 +362,7 @@ class SimulatedPlace:
             pod.drop_columns()
         self.pods.clear()
         self.statuses.clear()
+        self._outgrown.clear()
         self._followings.clear()
 
     def stop(self, job: str, name: str, grace_s: float) -> None:

@@ -29,7 +29,7 @@ from stretto_messages.values import BUCKETS, SLICES, Shard
 from stretto_parameters.records import Code, Own, Progress, Records, judge
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
-from stretto_wire.surroundings import chance, monotonic_s
+from stretto_wire.surroundings import chance, monotonic_s, wall_s
 
 from stretto_testing.checks import Check
 from stretto_testing.loop import SimulatedLoop
@@ -45,6 +45,7 @@ Columns = NDArray[np.bool_]
 """A mask: [COLUMNS]"""
 LOST_SHARE, LATE_S = 0.02, 10.0
 """Share of pushes whose request or answer is lost, and the longest time by which a lost request comes after all."""
+DATA_WORKER_CORES = 0.5
 RELEASED_SHARE = 0.002
 """Share of steps after which a worker gives its shard back."""
 
@@ -156,6 +157,9 @@ class Job:
         """Checkpoint -> column -> its image"""
         self.checkpoint_every_s: float | None = None
         """Interval of checkpoints; None: nobody would take one"""
+        self.data_workers = 0
+        self._surge = (0.0, 0.0, 0)
+        """Begin and end of a surge of rows on the wall clock, and their size in bytes"""
 
     @property
     def submission(self) -> JobSubmitted:
@@ -168,6 +172,9 @@ class Job:
         }
         document["checkpoint"] = {"every_s": self.checkpoint_every_s}
         document["resources"] = {"ps": {"count": {"min": self.servers_least}}}
+        if self.data_workers:
+            each = {"cpu_cores": DATA_WORKER_CORES, "memory": 1 << 28}
+            document["resources"]["data"] = each | {"mode": "always", "count": self.data_workers}
         return JobSubmitted(job=self.name, spec=JobSpec.parse(document))
 
     def counted(self, column: int) -> tuple[int, str]:
@@ -198,6 +205,16 @@ class Job:
         for server, mask in self.each(columns):
             server.lose(mask)
 
+    def surge(self, lasts_s: float, size_bytes: int) -> None:
+        """Let so many bytes of new rows come to all parameter servers together, from now on, and stay."""
+        self._surge = wall_s(), wall_s() + lasts_s, self.surge_bytes() + size_bytes
+
+    def surge_bytes(self) -> int:
+        """Return the size of the rows that a surge has brought."""
+        from_s, until_s, size_bytes = self._surge
+        share = (wall_s() - from_s) / (until_s - from_s) if until_s > from_s else 1.0
+        return int(size_bytes * min(max(share, 0.0), 1.0))
+
     def await_servers(self, checkpoint_every_s: float, servers_least: int) -> None:
         """Have no columns until parameter servers claim them, and take checkpoints."""
         self.checkpoint_every_s, self.servers_least = checkpoint_every_s, servers_least
@@ -209,6 +226,7 @@ class Job:
         job = Job(name, self.samples, self.epochs)
         if self.checkpoint_every_s is not None:
             job.await_servers(self.checkpoint_every_s, self.servers_least)
+        job.data_workers = self.data_workers
         return job
 
     def now(self) -> Job:
