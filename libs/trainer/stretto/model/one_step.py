@@ -235,9 +235,9 @@ def difference(
 ) -> str:
     """Return where the steps differ first by more than float32 does when sums have another order; "" if nowhere.
 
-    largest: the sizes of the gradients. For each step a weight may differ by 1e-5 of the way that its variable went; also
-    by its own rounding, and by what rounding of its gradient explains: an optimizer that divides by the gradient makes
-    whole steps of noise.
+    largest: the sizes of the gradients. For each step a weight may differ by 1e-5 of the way that its variable went;
+    besides, by its own rounding, and by what rounding of its gradient explains: an optimizer that divides by the
+    gradient makes whole steps of noise.
     """
     noise = _NOISE * max((float(each.max(initial=0.0)) for each in largest.values()), default=0.0)
     for number, (mine, its) in enumerate(zip(ours, plain, strict=True), start=1):
