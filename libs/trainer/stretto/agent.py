@@ -19,9 +19,12 @@ from .items import GONE, SharedItems, likely, reached, serve
 
 ADDRESS_VARIABLE = "STRETTO_AGENT"
 """Variable of a program with the path of the socket at which it asks for batches."""
-NEXT, CHECKPOINT, SAVED, UNSAVED, RESTORED, LEFT = "next", "checkpoint", "saved", "unsaved", "restored", "left"
-"""Requests of a program, a line each. Behind an answer of several batches, the request that comes next states the
-first number of the batch that was taken last, and the one behind it."""
+SEVERAL_VARIABLE = "STRETTO_AGENT_SEVERAL"
+"""Variable of a program whose requests for batches may be :data:`SEVERAL`; an earlier Stretto knows NEXT alone."""
+NEXT, SEVERAL, CHECKPOINT, SAVED, UNSAVED = "next", "several", "checkpoint", "saved", "unsaved"
+RESTORED, LEFT = "restored", "left"
+"""Requests of a program, a line each: for one batch, or for several. Behind an answer of several batches, the request
+that comes next states the first number of the batch that was taken last, and the one behind it."""
 BATCH, BATCHES, END, LEAVE, REFUSED = "batch", "batches", "end", "leave", "refused"
 """The first words of an answer; after ``batch`` follow the first number and the one behind the last, and where data
 workers could use them, those two of the batch that most likely follows; after ``batches`` those of all, and the size
@@ -123,10 +126,11 @@ def samples(save: Callable[[str], object] | None = None) -> Iterator[range]:
             that runs the program is gone.
     """
     line, is_over = _line(anew=True), False
+    asks = SEVERAL if SEVERAL_VARIABLE in os.environ else NEXT
     try:
         while True:
             try:
-                word, rest = line.ask(NEXT)
+                word, rest = line.ask(asks)
             except SystemExit:
                 if save is not None:
                     with contextlib.suppress(StrettoError):

@@ -31,7 +31,6 @@ class Batches:
         least: int = 0,
         release_s: float = 0.0,
         tells_likely: bool = False,
-        gives_several: bool = False,
     ) -> None:
         self._consistent = consistent
         """The program's parameters and the ledger go back together (level 2)."""
@@ -45,8 +44,6 @@ class Batches:
         """Seconds for which the dispatcher is told what comes back, where the pod goes on: it would get it again."""
         self._tells_likely = tells_likely
         """True if an answer has the batch that most likely follows, too: data workers compute its items meanwhile."""
-        self._gives_several = gives_several
-        """True if an answer may have several batches, of which the next request tells how many were taken."""
         self._ahead = 1
         """The batches that fit into AHEAD_S at the pace of the last answer's."""
         self._trained = 0
@@ -65,8 +62,11 @@ class Batches:
         self.over = False
         """True once the program is gone: whatever it asked for last, it gets nothing more."""
 
-    def next(self) -> str:
-        """Count the last batch as trained, and return the answer with the next one."""
+    def next(self, *, several: bool = False) -> str:
+        """Count the last batch as trained, and return the answer with the next one.
+
+        ``several``: the answer may have more batches, of which the next request tells how many were taken.
+        """
         if self.is_left:
             return f"{REFUSED} {LEFT}"
         self.passed()
@@ -82,7 +82,7 @@ class Batches:
                 return LEAVE
             if shard is not None:
                 first = shard.start + self._leases.offset
-                return self._give(shard, first, shard.length - self._leases.offset)
+                return self._give(shard, first, shard.length - self._leases.offset, several)
             reply = self._leases.next(0)
             if reply is not None and reply.stale:  # the shard is trained again, and the parameters have it
                 self.lost |= self._consistent
@@ -91,10 +91,10 @@ class Batches:
                 return END
             self._wait(reply)
 
-    def _give(self, shard: Shard, first: int, left: int) -> str:
+    def _give(self, shard: Shard, first: int, left: int, several: bool) -> str:
         """Return the answer with what follows of the shard, of which ``left`` samples were in no batch yet."""
         size = self._size(left)
-        self._given = self._begun = min(size * self._ahead, left) if self._gives_several else size
+        self._given = self._begun = min(size * self._ahead, left) if several else size
         self._given_at_s, self._trained = time.monotonic(), 0
         if self._given > size:
             return f"{BATCHES} {first} {first + self._given} {size}"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from stretto_wire.program import ProgramSpec
 
-from ..agent import ADDRESS_VARIABLE, DONE, LEAVE, LEFT, NEXT, REFUSED
+from ..agent import ADDRESS_VARIABLE, DONE, LEAVE, LEFT, NEXT, REFUSED, SEVERAL, SEVERAL_VARIABLE
 from ..errors import BusError, DataError
 from ..items import ITEMS, TOOK
 from ..pod.process import EXIT_OK, EXIT_PLATFORM, Pod, run_pod
@@ -42,15 +42,14 @@ class ProgramHost:
         self._child = Child(pod, program, meter)
         self._leases = Leases(pod.bus, pod.leaving)
         spec = pod.settings.spec
-        tells_likely = spec.resources.data.mode != "off"
+        self._has_data_workers = spec.resources.data.mode != "off"
         self._batches = Batches(
             self._leases,
             meter,
             spec.dataset.batch_size,
             pod.leaving,
             consistent=program.consistent,
-            tells_likely=tells_likely,
-            gives_several=not tells_likely,
+            tells_likely=self._has_data_workers,
         )
         self._consistent: Consistent | None = None
         self._items = FarItems(pod, self._telemetry.took)
@@ -68,7 +67,7 @@ class ProgramHost:
         self._items.follow()
         address = self._asked.listen(self._pod.settings.pod_folder or Path.cwd())
         self._asked.begin()
-        code = self._wait(self._child.start({ADDRESS_VARIABLE: address}))
+        code = self._wait(self._child.start(self._variables(address)))
         self._batches.over = True
         self._asked.hang_up()
         with self._asked.asking:  # what the program asked for last is answered, and its connection over
@@ -93,22 +92,27 @@ class ProgramHost:
 
     # --- level 1: the program asks for batches ----------------------------------------------------------------
 
+    def _variables(self, address: str) -> dict[str, str]:
+        """Return the variables of the program. Data workers compute one batch ahead: with them it asks for each."""
+        return {ADDRESS_VARIABLE: address, **({} if self._has_data_workers else {SEVERAL_VARIABLE: "1"})}
+
     def _answered(self, request: str) -> str:
         """Return the answer to a line of the program, which may tell the batch that it took last."""
         request, *taken = request.split()
         if len(taken) == 2 and all(number.isdecimal() for number in taken):
             self._batches.took(int(taken[0]), int(taken[1]))
+        asks_next = request in (NEXT, SEVERAL)
         if request == LEFT:
             return DONE
-        if request != NEXT and self._consistent is None:
+        if not asks_next and self._consistent is None:
             return f"{REFUSED} {request}: checkpoints are of level 2; state program.level: 2"
-        if request != NEXT and self._consistent is not None:
+        if not asks_next and self._consistent is not None:
             try:
                 return self._consistent.answer(request)
             except BusError:  # this worker is to leave, and nobody has answered it
                 return LEAVE
         refusal = self._consistent.refusal if self._consistent is not None else ""
-        return f"{REFUSED} {refusal}" if refusal else self._batches.next()
+        return f"{REFUSED} {refusal}" if refusal else self._batches.next(several=request == SEVERAL)
 
     def _ended(self, code: int) -> int:
         """Give back what the program has not trained, and return the pod's exit code. Raises DataError."""

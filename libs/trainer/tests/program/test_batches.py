@@ -58,9 +58,9 @@ def test_of_several_batches_those_count_that_were_taken_and_passed(
     took: tuple[int, int], offset: int, repeated: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batches, "AHEAD_S", 1e9)
-    asked = Asked(gives_several=True, runs_program=True)
+    asked = Asked(runs_program=True)
     first = asked.next()[0]
-    assert asked.batches.next() == f"{stretto.agent.BATCHES} {first + 8} {first + 20} 8"
+    assert asked.batches.next(several=True) == f"{stretto.agent.BATCHES} {first + 8} {first + 20} 8"
     asked.batches.took(*(first + number for number in took))
     assert asked.leases.offset == offset
     asked.batches.forget()

@@ -22,8 +22,8 @@ from stretto.worker.leases import Leases
 from stretto_wire.program import ProgramSpec
 
 
-def hosted(level: Any = 1) -> Any:
-    resources = SimpleNamespace(data=SimpleNamespace(mode="off"))
+def hosted(level: Any = 1, data: str = "off") -> Any:
+    resources = SimpleNamespace(data=SimpleNamespace(mode=data))
     spec = SimpleNamespace(dataset=SimpleNamespace(batch_size=8), resources=resources)
     settings = SimpleNamespace(spec=spec, plan_version=1, cpu_cores=1.0, stop_grace_s=15.0)
     pod = SimpleNamespace(bus=LedgerBus(), leaving=threading.Event(), settings=settings)
@@ -85,7 +85,8 @@ class Several:
         self.runs, self.requests = hosted(), list[str]()
         answered = self.runs._asked._answer
         self.runs._asked._answer = lambda request: self.requests.append(request) or answered(request)
-        patch.setenv(stretto.agent.ADDRESS_VARIABLE, self.runs._asked.listen(folder))
+        for name, value in self.runs._variables(self.runs._asked.listen(folder)).items():
+            patch.setenv(name, value)
 
     @property
     def offset(self) -> int:
@@ -114,6 +115,16 @@ def test_a_step_that_takes_longer_asks_for_each_batch(monkeypatch: pytest.Monkey
     assert sorted(number for batch in taken for number in batch) == [*range(10_000)]
 
 
+def test_who_does_not_say_that_it_takes_several_batches_gets_one(
+    several: Several, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(stretto.agent.SEVERAL_VARIABLE)  # as under an earlier Stretto, and as an earlier agent asks
+    taken = [*stretto.agent.samples()]
+    assert several.requests == ["next"] * (len(taken) + 1)
+    assert sorted(number for batch in taken for number in batch) == [*range(10_000)]
+    assert stretto.agent.SEVERAL_VARIABLE not in hosted(data="auto")._variables("")
+
+
 def test_a_loop_that_is_left_gets_the_batch_again_that_it_was_left_in_and_no_other(several: Several) -> None:
     loop = stretto.agent.samples()
     first, second, third = (next(loop) for _ in range(3))
@@ -121,7 +132,7 @@ def test_a_loop_that_is_left_gets_the_batch_again_that_it_was_left_in_and_no_oth
     again = stretto.agent.samples()
     assert next(again) == third
     assert [len(each) for each in (first, second, third)] == [8, 8, 4]
-    assert several.requests[-2:] == [f"left {third.start} {third.stop}", "next"]
+    assert several.requests[-2:] == [f"left {third.start} {third.stop}", "several"]
 
 
 def test_a_fork_that_inherits_a_loop_does_not_say_that_it_was_left(
@@ -132,7 +143,7 @@ def test_a_fork_that_inherits_a_loop_does_not_say_that_it_was_left(
     monkeypatch.setattr(stretto.agent.os, "getpid", lambda: 0)
     with stretto.agent._lines[0]._link.dup():  # the parent's: the connection stays open
         stretto.agent._lines[0].close()
-        assert several.requests == ["next", "next"]
+        assert several.requests == ["several", "several"]
         assert several.runs._batches._given == 20 - len(taken[0])
 
 
@@ -151,7 +162,8 @@ def test_a_checkpoint_has_the_batches_that_were_taken_and_the_loop_asks_for_the_
     assert stretto.agent.checkpoint(lambda folder: None) == "j-000001"
     assert offsets == [16, 16]
     assert next(loop) == range(second.stop, second.stop + 4)
-    assert several.requests == ["next", "next", f"checkpoint {first.stop} {second.stop}", "saved", "next"]
+    asked = ["several", "several", f"checkpoint {first.stop} {second.stop}", "saved", "several"]
+    assert several.requests == asked
 
 
 def test_a_loop_that_ends_late_leaves_the_connection_of_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ class Worker:
         bus = PodOf(job, pod)
         self.job, self.leaving = job, threading.Event()
         self.leases = Leases(bus, self.leaving)  # type: ignore[arg-type]
-        self.batches = Batches(self.leases, StepTimer(), BATCH_SIZE, self.leaving, consistent=True, gives_several=True)
+        self.batches = Batches(self.leases, StepTimer(), BATCH_SIZE, self.leaving, consistent=True)
         self.left = range(0)
         """Samples of the last answer that this worker has not taken."""
         kept = KeptCheckpoints(f"file://{job.folder}", "j", pod)
@@ -44,7 +44,7 @@ class Worker:
 
     def train(self) -> str:
         if not self.left:
-            word, *numbers = self.batches.next().split(" ")
+            word, *numbers = self.batches.next(several=True).split(" ")
             if word not in (BATCH, BATCHES):
                 return word
             self.left = range(int(numbers[0]), int(numbers[1]))
