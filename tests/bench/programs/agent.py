@@ -4,7 +4,11 @@ The worker's process and its program share one core, as under a limit of one, so
 from the steps. The same script runs alone on that core, and both make blocks of steps in turn, while the other one
 waits and the worker's process is stopped; a figure is the median over pairs of blocks. A step computes for 10 ms. At
 level 0 the program prints each tenth step, which its job file reads; at level 2 it asks for each batch, and saves once
-in a block of ten seconds, as it does alone.
+in a block of ten seconds, as it does alone. Level 1 is level 2 without saving.
+
+Level 3 has no row here: a model that Stretto trains has no program, and so none that could run alone. Level 3 is
+measured by ``trainer``, beside TensorFlow's ParameterServerStrategy and PyTorch, and by ``adapted``, where a user's own
+Keras model trains beside the same one written for Stretto.
 """
 
 from __future__ import annotations
