@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 from stretto_client import figures
 from stretto_client.protocol.events import Event
-from stretto_messages.base import DEFAULT_TEAM, counted
+from stretto_messages.base import DEFAULT_TEAM, EXACT, counted
 
 from .options import console
 
@@ -33,8 +33,11 @@ def state(found: Json) -> str:
 
 
 def _status(found: Json) -> str:
-    """Return the status of a job in a word; of a program that is only watched, nobody knows whether it trains."""
-    return "running, level 0" if is_watched(found) else str(found["status"])
+    """Return the status of a job, and the level of a program that runs; whether one of level 0 trains, nobody knows."""
+    level = found.get("level", EXACT)
+    if found["status"] != "training" or level == EXACT:
+        return str(found["status"])
+    return f"{'training' if level else 'running'}, level {level}"
 
 
 def is_watched(found: Json) -> bool:

@@ -57,6 +57,8 @@ JobId = Annotated[
 ]
 NO_SERVERS = (1, 0.001, 2**20)
 """Number, cores and bytes of parameter servers in the plan of a job that has none: no server could run so small."""
+EXACT = 3
+"""The level of a job that trains a model of Stretto's; programs have lower ones."""
 CLUSTER = "_"
 """The key of the one machine that sees the messages of every job, and the job of the questions that it answers."""
 ClusterKey = Annotated[str, Pattern(r"^_$"), Doc("stands for the whole cluster")]

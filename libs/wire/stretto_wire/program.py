@@ -6,7 +6,7 @@ import re
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field, StringConstraints, ValidationInfo, field_validator
-from stretto_messages.base import NO_SERVERS
+from stretto_messages.base import EXACT, NO_SERVERS
 from stretto_messages.values import Metadata
 
 from .findings import Unfit
@@ -27,8 +27,6 @@ CONSISTENT = 2
 """The level of a job whose program and ledger go back to a checkpoint together."""
 IN_JOB_FILE: dict[str, tuple[Any, ...]] = {"level": (0, 1, CONSISTENT), "resize": ("live", "none", RESTART)}
 """Values of a program that a job file may state; the last of each field is stored otherwise (:func:`completed`)."""
-EXACT = 3
-"""The level of a job that trains a model of Stretto's."""
 PROMISES = {
     0: "level 0, watched: the program is run again if its worker is lost; nothing is promised about its data",
     1: "level 1, leased: no sample is lost, and at most one shard is repeated for each lost worker, and counted",
@@ -37,6 +35,7 @@ PROMISES = {
     EXACT: "level 3, exact: each sample counts exactly once in the parameters",
 }
 """Promises of Stretto about a job's samples, by the level of its program; 3: of a model."""
+_OF_OBJECT = "level 0, watched: another controller runs its pods; nothing is promised about its data"
 _ONE_RUN = {"samples": 1, "batch_size": 1, "batches_per_shard": 1, "shuffle": False}
 """The data of a program that is only watched: the run itself is leased, to one worker."""
 _OF_SHARDS = ("partitions", "growing", "evaluate_first", "held_out")
@@ -125,6 +124,8 @@ class ProgramSpec(Spec):
 
 def promise_of(program: ProgramSpec | None) -> str:
     """Return what Stretto promises about a job's samples, in words. program: None for a model."""
+    if program is not None and program.object is not None:
+        return _OF_OBJECT
     told = PROMISES[EXACT if program is None else program.guarantee]
     if program is not None and program.together and not program.consistent:
         told += "; its ranks begin anew at each change of the workers, and keep their parameters by themselves"

@@ -59,6 +59,12 @@ def test_ranks_of_level_1_are_told_that_their_parameters_are_theirs_to_keep() ->
     assert kept not in promise_of(read_job(LEASED).program)
 
 
+def test_nothing_is_promised_of_pods_that_another_controller_runs() -> None:
+    found = promise_of(read_job(PROGRAM.replace("]}", "], object: Job/training/a}")).program)
+    assert found.startswith("level 0, watched: another controller runs its pods")
+    assert "again" not in found
+
+
 @pytest.mark.parametrize(
     ("text", "field", "remedy"),
     [

@@ -5,15 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import stretto_wire as wire
 from rich.console import Console
 from stretto_cli import render
 from stretto_cli.commands.installation import up
-from stretto_cli.commands.views import audit, watch
+from stretto_cli.commands.views import audit, explain, watch
 from stretto_gateway.read_model.projection import Projection
 from stretto_gateway.read_model.summaries import summary
 from stretto_messages.actuator import PodExited, PodStarted
-from stretto_messages.base import Message, example_of
+from stretto_messages.base import EXACT, Message, example_of
 from stretto_messages.pods import WorkerReported
 from stretto_wire.codec import adapter_of
 from stretto_wire.program import PROMISES
@@ -29,7 +30,9 @@ DIED = PodExited(
 
 def projection(level: int, *told: Message) -> Projection:
     dataset = {"dataset": {"samples": 900, "batch_size": 10}} if level else {}
-    spec = wire.JobSpec.parse({"name": "a", "program": {"command": ["python", "train.py"], "level": level}, **dataset})
+    program = {"program": {"command": ["python", "train.py"], "level": level}}
+    runs = program if level != EXACT else {"model": {"entry": "m:M"}}
+    spec = wire.JobSpec.parse({"name": "a", **runs, **dataset})
     made = Projection()
     for number, message in enumerate((wire.JobSubmitted(job="a", spec=spec), *told), start=1):
         made.apply(message, number, float(number))
@@ -54,14 +57,23 @@ def test_a_watched_program_tells_what_it_uses_and_no_share_of_its_one_run() -> N
     screen = shown(watch.dashboard(document(made), 100, 40))
     assert "running, level 0" in screen
     assert "0.93 cores, 1.5 GiB, since" in screen
-    assert f"promise   {PROMISES[0]}"[:90] in screen
     assert "shards" not in screen
     assert "progress" not in screen
     line = adapter_of(JobSummary).dump_python(summary(made.jobs["a"], 1e6), mode="json")
     listed = shown(render.jobs([line], 120), 120)
-    assert "running, level 0" in listed
     assert "0.93 cores, 1.5 GiB" in listed
     assert "stalled" not in listed
+
+
+@pytest.mark.parametrize("level", PROMISES)
+def test_each_list_of_a_job_tells_its_level_by_the_same_words(level: int) -> None:
+    made = projection(level, STARTED)
+    found = document(made)
+    assert f"promise   {PROMISES[level]}"[:90] in shown(watch.dashboard(found, 100, 40))
+    assert PROMISES[level] in shown(explain.decisions(found, []), 200)
+    line = adapter_of(JobSummary).dump_python(summary(made.jobs["a"], 1e6), mode="json")
+    told = {0: "running, level 0", 1: "training, level 1", 2: "training, level 2", 3: "training  "}[level]
+    assert told in shown(render.jobs([line], 120), 120)
 
 
 def test_a_program_that_fails_shows_its_last_end_and_when_the_next_one_may_start() -> None:

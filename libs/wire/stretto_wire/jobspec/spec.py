@@ -15,7 +15,7 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from stretto_messages.base import Count, JobId, Money, Seconds
+from stretto_messages.base import EXACT, Count, JobId, Money, Seconds
 from stretto_messages.values import (
     DATA_WORKERS_MAX,
     EXTENDED_MAX,
@@ -33,7 +33,7 @@ from stretto_messages.values import (
 
 from ..errors import WireError
 from ..findings import Marks, finding, place_of
-from ..program import EXACT, ProgramSpec, check_part, check_program, completed
+from ..program import ProgramSpec, check_part, check_program, completed
 from ..quantities import BYTES, CORES, IN_BYTES, IN_CORES, IN_PLAN, IN_SECONDS, SECONDS
 from .devices import DevicesAsked
 from .extended import Name as ExtendedName

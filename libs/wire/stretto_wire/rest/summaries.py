@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from stretto_messages.base import EXACT
 from stretto_messages.values import MetricValue, Plan
 
-from ..program import EXACT
 from .views import Status, View
 
 Order = Literal[

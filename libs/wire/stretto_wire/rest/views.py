@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal, Self
 
-from stretto_messages.base import DEFAULT_TEAM, Described
+from stretto_messages.base import DEFAULT_TEAM, EXACT, Described
 from stretto_messages.books import ALL_ROWS, GivenUp, RowBooks, Shortfall
 from stretto_messages.fitter import ModelFitted
 from stretto_messages.values import (
@@ -32,7 +32,6 @@ from stretto_messages.values import (
 
 from ..codec import COMPLETE
 from ..jobspec.spec import JobSpec
-from ..program import EXACT
 
 Status = Literal["submitted", "waiting", "starting", "training", "finishing", "finished", "failed", "cancelled"]
 """States of a job. The ``ending`` of a finished job says what its result lacks, or why it took longer."""

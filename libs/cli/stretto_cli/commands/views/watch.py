@@ -112,11 +112,13 @@ def _top(view: Json, width: int) -> Table:
     told += [f"[yellow]{shards[kind]} {kind}[/yellow]" for kind in ("requeued", "abandoned") if shards[kind]]
     if view.get("level") != 0:
         made.add_row("shards", ", ".join(told))
-    if program := view.get("spec", {}).get("program"):
+    program = view.get("spec", {}).get("program")
+    if program:
         made.add_row("program", escape(" ".join(program["command"])))
-        made.add_row("promise", view.get("guarantee", ""))
-        if last := _last_exit(view):
-            made.add_row("last end", last)
+    if promise := view.get("guarantee"):
+        made.add_row("promise", promise)
+    if program and (last := _last_exit(view)):
+        made.add_row("last end", last)
     if parts := view["data"]["partitions"]:
         made.add_row("data", _partitions(view["data"], parts))
     if fed := _feed(view):
