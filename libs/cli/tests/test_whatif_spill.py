@@ -30,7 +30,7 @@ def test_each_share_in_memory_has_its_reads_speed_memory_and_cost() -> None:
     assert quarter["reads_per_step"] == pytest.approx(0.96 * 400)
     assert quarter["steps_per_s"] == pytest.approx(1 / (0.02 + 384 / 40_000))
     low, high = quarter["steps_per_s_interval"]
-    assert [low, high] == pytest.approx([1 / (0.02 + 1.2 * 384 / 40_000), 1 / (0.02 + 0.8 * 384 / 40_000)])
+    assert [low, high] == pytest.approx([1 / (0.02 + 1.2 * 384 / 40_000), 1 / (0.02 + 384 / 1.2 / 40_000)])
     assert quarter["cost_per_hour"] == pytest.approx(0.64 + 0.005 * quarter["memory_gib"])
 
 

@@ -63,6 +63,7 @@ example(
                 slowdown=0.0,
                 slowdown_interval=Interval(low=0.0, high=0.19),
                 reads_per_step=186.0,
+                reads_interval=Interval(low=155.0, high=223.0),
                 hot_share=0.56,
                 disk_bytes=3 * GIB,
             ),

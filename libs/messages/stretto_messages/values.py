@@ -645,7 +645,7 @@ class PsProfile(Record):
     rows_pulled: Count = 0
     """Rows that training pulled in the window, each once a batch."""
     rows_read: Count = 0
-    """Rows read from the disk in the window."""
+    """Rows that batches of training had read from the disk in the window, not those of copies and evaluations."""
     disk_reads_per_s: ReadRate = 0.0
     """Random reads of a row that its disk can do at depth; 0: not measured."""
 
@@ -682,13 +682,17 @@ class Remedy(Record):
     noise: Annotated[float, Ge(0)] = 0.0
     """Half the 90 % interval of the logarithm of a window's step time, given another window's: not of the slow-down."""
     reads_per_step: Annotated[float, Ge(0)] = 0.0
-    """Rows that a step reads from the disk of the fullest server."""
+    """Rows that a step will read from the disk of the fullest server, by what was measured of reads so far."""
+    reads_interval: Interval = NO_CHANGE
+    """Its 90 % interval."""
+    reads_measured: Annotated[float, Ge(0)] = 0.0
+    """Rows that a step read from that disk in the last window; 0: none did."""
     hot_share: Fraction = 1.0
     """Share of the rows that are in memory."""
     disk_bytes: Bytes = 0
     """Most of the disk of one parameter server."""
 
-    SELDOM: ClassVar[frozenset[str]] = frozenset({"noise"})
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"noise", "reads_measured"})
 
 
 PlaneAddress = Annotated[str, Pattern(r"^([A-Za-z0-9_.:\[\]-]{3,260}|unix:/[^\x00-\x1f]{1,280})$")]

@@ -283,6 +283,10 @@ class Store:
         self._keys(keys)
         self._slice_ids(slices)
 
+    def with_rows(self, keys: Sequence[U64]) -> int:
+        """Return how many of these keys, by table, have a row."""
+        return sum(int(np.count_nonzero(places != ABSENT)) for places in self._places(self._keys(keys)))
+
     def _slices(self, ids: Sequence[int]) -> F32:
         out = np.empty((len(ids), self.layout.slice_length), np.float32)
         for to, number in zip(out, ids, strict=True):

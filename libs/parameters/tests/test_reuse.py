@@ -74,6 +74,25 @@ def test_rows_that_were_there_before_are_room_that_is_not_needed() -> None:
     assert ReuseDistances(1).miss_ratios(10) == ()
 
 
+def test_rows_that_came_by_a_checkpoint_are_read_although_nobody_saw_their_last_use() -> None:
+    """Played: memory has the latest of rows that were used in another order before. New rows count as ever."""
+    keys, followed = np.arange(1024, dtype=np.uint64), ReuseDistances(1, share=1)
+    before, now = (np.random.default_rng(seed).permutation(keys) for seed in (1, 2))
+    for begin in range(0, 1024, 64):
+        fresh = followed.add(store(now[begin : begin + 64]))
+        assert len(fresh) == 64
+        followed.had_rows(64, 1024)
+        assert not len(followed.add(store(now[begin : begin + 64]))), "seen before"
+    found = followed.miss_ratios(1024)
+    for k in (2, 4, 8, 12):
+        batches = [*before.reshape(-1, 64), *(batch for batch in now.reshape(-1, 64) for _ in range(2))]
+        played = reads(batches, 1024 * k // POINTS) * len(batches) / 32
+        assert found[k - 1] == pytest.approx(played, abs=0.02)
+    assert found[-1] == 0
+    followed.add(store(np.arange(2000, 2064, dtype=np.uint64)))
+    assert followed.miss_ratios(1088)[0] < found[0]
+
+
 def test_the_curve_follows_the_data() -> None:
     """At first a thousand keys in turn, of which a sixteenth is in memory; then fifty of them alone."""
     followed, keys = ReuseDistances(1, share=1), np.arange(1000, dtype=np.uint64)

@@ -33,6 +33,7 @@ from stretto.readers import Batch
 from stretto_core.model.spilling import (
     AHEAD_BYTES,
     LIMIT_SHARE,
+    Correction,
     Step,
     hot_rows,
     noise_of,
@@ -251,7 +252,9 @@ def foretold(name: str, roomy: Side, tight: Side, full_bytes: int, disk_reads_pe
                 known.cpu_s,
                 known.cpu_s * known.rate,
             )
-            speeds = speed_interval(known.rate, step.slowdown_interval(reads), noise_of(step_times_s))
+            speeds = speed_interval(
+                known.rate, step.slowdown_interval(Correction().interval(reads)), noise_of(step_times_s)
+            )
             errors["reads"].append(reads / found.reads - 1)
             errors["steps/s"].append(known.rate / (1 + step.slowdown(reads)) / found.rate - 1)
             inside.append(speeds.low <= found.rate <= speeds.high)

@@ -22,10 +22,11 @@ from stretto_messages.base import Message, example_of
 from stretto_messages.books import CompletedBooks, GivenUp
 from stretto_messages.checkpoints import CheckpointFailed
 from stretto_messages.dispatcher import JobProgressed
+from stretto_messages.oom import OomForecast
 from stretto_messages.planner import DataWorkersProposed
 from stretto_messages.pods import DataWorkerReported, WorkerReported
 from stretto_messages.profiler import ProfileMeasured
-from stretto_messages.values import BackgroundReport, Plan, Round
+from stretto_messages.values import BackgroundReport, Interval, Plan, Round
 from stretto_wire import document_of
 from stretto_wire.codec import adapter_of
 from stretto_wire.rest.summaries import JobSummary
@@ -244,6 +245,19 @@ def test_what_types_of_the_wire_save_and_cost_is_told(
     projection.report(replace(report, step_bytes=sizes[0], step_bytes_exact=sizes[1]), 2.0)
     lines = shown(explain.decisions(document(projection.jobs["a"]), []), 240)
     assert [line.strip() for line in lines if line.startswith("wire")] == ([f"wire  {told}"] if told else [])
+
+
+def test_reads_from_disks_are_told_as_they_are_and_as_they_are_predicted_now() -> None:
+    said = replace(example_of(OomForecast), job="a")
+    grow, move, spill = said.remedies
+    read = replace(spill, reads_per_step=190.0, reads_interval=Interval(low=150.0, high=240.0), reads_measured=187.0)
+    for ways, told in (
+        ((grow, move, read), "187 rows from the disk of the fullest server; from now on 190 reads a step (150 to 240)"),
+        (said.remedies, None),
+    ):
+        projection = projected(*messages(1), replace(said, remedies=ways))
+        text = " ".join(shown(explain.decisions(document(projection.jobs["a"]), []), 240))
+        assert (told in text) if told else ("from now on" not in text)
 
 
 def test_the_list_of_jobs_tells_a_stalled_one_and_whole_reasons() -> None:

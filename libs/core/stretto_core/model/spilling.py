@@ -10,8 +10,10 @@ which T_grad is computing and for which the server's k cores work P seconds:
     T(h)      = max(T + max(0, reads(h)/D - T_grad), w reads(h)/D, w P(h)/k)
 
 The pull of a step hides under the computation of the one before, as far as it is no longer. The steps of all workers
-share disk and cores, one of which in the end is the limit. The interval has READS_ERROR more or fewer reads. At its
-lower end a read takes half the processor time; at its upper end twice, and nothing hides, as without the pipeline.
+share disk and cores, one of which in the end is the limit. Once a job's servers read rows, reads(h) is multiplied by
+what was read over what the curve told (`Correction`). The interval has so many more or fewer reads as that differs by
+from window to window, or READS_ERROR before any. At its lower end a read takes half the processor time; at its upper
+end twice, and nothing hides, as without the pipeline.
 Steps a second also differ from window to window without any change: one window told T, and another will show the
 slow-down. Only the interval of speeds has that, since it is no cost of spilling (`speed_interval`).
 """
@@ -21,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 
 from stretto_messages.values import Interval, Remedy
 
@@ -41,7 +44,14 @@ BY_HEAT = 0.96
 """Reads of a server that evicts by heat and reads ahead, over those by the order of use, of which curves are. Measured,
 0.8 to 1.2: what was read ahead may be evicted again before its batch comes."""
 READS_ERROR = 0.2
-"""Relative error of the reads that are forecast."""
+"""Relative error of the reads that are forecast before any were measured."""
+READS_SPREAD = math.log1p(READS_ERROR)
+READS_OFF = 100.0
+"""Largest factor by which measured reads correct those of the curve: whatever pods report, it stays a number."""
+READS_LEAST = 100.0
+"""Rows of a window, read or told by the curve, from which on they are compared. Taste."""
+EVICTS_FROM = 0.8
+"""Share of its limit that a server which evicts rows fills: it does so from 0.85 on."""
 READ_CPU_S = 12e-6
 """Processor time of a read row, with the eviction of another one for it. Measured in the same bench: 10 to 13 us, where
 reads pass the system's cache."""
@@ -84,10 +94,10 @@ class Step:
         """Return the share by which a step takes longer."""
         return self._slower(self.with_reads_s(reads))
 
-    def slowdown_interval(self, reads: float) -> Interval:
-        """Return the interval of that share."""
-        low = self.with_reads_s((1 - READS_ERROR) * reads, cpu_factor=0.5)
-        high = self.with_reads_s((1 + READS_ERROR) * reads, 0.0, 2.0)
+    def slowdown_interval(self, reads: Interval) -> Interval:
+        """Return the interval of that share, for an interval of reads a step."""
+        low = self.with_reads_s(reads.low, cpu_factor=0.5)
+        high = self.with_reads_s(reads.high, 0.0, 2.0)
         return Interval(low=self._slower(low), high=self._slower(high))
 
     def _slower(self, time_s: float) -> float:
@@ -106,18 +116,57 @@ class Step:
 
 
 def noise_of(step_times_s: Sequence[float]) -> float:
-    """Return half the 90 % interval of log T of a window given another one, from windows under the same plan.
+    """Return half the 90 % interval of log T of a window given another one, from windows under the same plan."""
+    return math.sqrt(2) * _half_interval([math.log(each) for each in step_times_s if each > 0], NOISE_SD)
 
-    With s the standard error of log T over n windows, its prior counting as `NOISE_DOF` further ones, that is
-    sqrt(2) s t(0.95) of Student's distribution, here by its expansion (Abramowitz and Stegun 26.7.5).
+
+def _half_interval(values: Sequence[float], prior_sd: float, prior_dof: float = NOISE_DOF) -> float:
+    """Return half the 90 % interval of a value around the mean of its distribution.
+
+    With s the standard error over n values, its prior counting as ``prior_dof`` further ones, that is s t(0.95) of
+    Student's distribution, here by its expansion (Abramowitz and Stegun 26.7.5).
     """
-    logs = [math.log(each) for each in step_times_s if each > 0]
-    mean = math.fsum(logs) / max(len(logs), 1)
-    dof = NOISE_DOF + max(len(logs) - 1, 0)
-    deviation = math.sqrt((NOISE_DOF * NOISE_SD**2 + math.fsum((each - mean) ** 2 for each in logs)) / dof)
+    mean = math.fsum(values) / max(len(values), 1)
+    dof = prior_dof + max(len(values) - 1, 0)
+    deviation = math.sqrt((prior_dof * prior_sd**2 + math.fsum((each - mean) ** 2 for each in values)) / dof)
     z = NORMAL_95
     t = z + (z**3 + z) / (4 * dof) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * dof**2)
-    return math.sqrt(2) * deviation * t
+    return deviation * t
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Rows that were read over those that the curve told. ``spread``: half the 90 % interval of its logarithm in a
+    later window."""
+
+    factor: float = 1.0
+    spread: float = READS_SPREAD
+
+    @staticmethod
+    def of(ratios: Sequence[float]) -> Correction:
+        """Return the correction by what the latest windows had (`read_ratio`); without any the curve stands alone.
+
+        The factor is their median: the first window in which rows go has other reads than those after it. The prior of
+        the spread counts only where windows differ by less.
+        """
+        if not ratios:
+            return Correction()
+        logs = [math.log(each) for each in ratios]
+        differ = _half_interval(logs, READS_SPREAD / NORMAL_95)
+        if len(logs) > 1:
+            differ = max(differ, _half_interval(logs, 0.0, 0.0))
+        return Correction(math.exp(median(logs)), math.sqrt(1 + 2 / len(logs)) * differ)
+
+    def interval(self, reads: float) -> Interval:
+        """Return the interval of corrected ``reads``."""
+        return Interval(low=reads * math.exp(-self.spread), high=reads * math.exp(self.spread))
+
+
+def read_ratio(read: float, told: float) -> float | None:
+    """Return the rows that a window's batches had read over those that the curve told; None: too few to compare."""
+    if read + told < READS_LEAST:
+        return None
+    return min(max((read + 1) / (told + 1), 1 / READS_OFF), READS_OFF)
 
 
 def speed_interval(speed: float, slow: Interval, noise: float) -> Interval:
@@ -172,9 +221,11 @@ def log_bytes(cold_rows: float, row_bytes: float) -> int:
 
 def in_words_of(remedy: Remedy) -> str:
     """Describe the remedy of spilling for reasons that people read."""
-    slow = remedy.slowdown_interval
+    slow, reads = remedy.slowdown_interval, remedy.reads_interval
+    between = f" ({reads.low:.0f} to {reads.high:.0f})" if reads.high else ""
+    now = f", {remedy.reads_measured:.0f} now" if remedy.reads_measured else ""
     return (
-        f"{remedy.hot_share:.0%} of the rows in memory, {remedy.reads_per_step:.0f} reads a step,"
+        f"{remedy.hot_share:.0%} of the rows in memory, {remedy.reads_per_step:.0f} reads a step{between}{now},"
         f" {remedy.slowdown:.0%} slower ({slow.low:.0%} to {slow.high:.0%})"
     )
 

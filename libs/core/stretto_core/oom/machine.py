@@ -16,11 +16,11 @@ from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import PsForecast, PsProfile, Remedy
 
 from stretto_core.machine import Action, Emit
-from stretto_core.model.spilling import cheapest, in_words_of, noise_of
+from stretto_core.model.spilling import Correction, cheapest, in_words_of, noise_of
 from stretto_core.model.types import JobProfile
 from stretto_core.oom.forecast import Lead, MemoryForecast, forecast
 from stretto_core.oom.growth import GrowthLaw, add_point, fit_growth
-from stretto_core.oom.remedies import remedies
+from stretto_core.oom.remedies import Known, read_ratio, remedies
 from stretto_core.oom.state import JobOpened, WatchSettings, WatchState
 from stretto_core.oom.usage import ServerUsage, UsagePoint, rest_bytes, row_cost, spilled_bytes_at
 
@@ -31,6 +31,8 @@ NOT_FINAL = 1.2
 
 STEP_TIMES_KEPT = 16
 """Settled windows whose step times tell their noise: a minute or two, in which the machine drifts as it does."""
+READ_RATIOS_KEPT = 5
+"""Settled windows whose reads correct the curve. Taste: fewer follow data that change, more are calmer."""
 
 WatchEvent = (
     JobOpened
@@ -49,7 +51,7 @@ WatchEvent = (
 class OomMachine:
     """The memory watch of one job."""
 
-    version: int = 2
+    version: int = 3
 
     def __init__(
         self, state: WatchState | None = None, settings: WatchSettings | None = None, law: GrowthLaw = fit_growth
@@ -60,7 +62,7 @@ class OomMachine:
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of version 1, which kept no step times: the noise of these is a guess at first."""
+        """Continue a state of version 1, without step times, or 2, without reads: their noise is a guess at first."""
         return state
 
     @property
@@ -142,7 +144,7 @@ class OomMachine:
                 server.add(_usage(measured), measured.memory_limit_bytes, measured.buckets)
         if not settled or not state.samples_done:
             return []
-        self._note_step_time(event)
+        self._note_step(event)
         state.layout = layout
         for pod in [pod for pod in state.servers if pod not in layout]:
             del state.servers[pod]
@@ -162,8 +164,8 @@ class OomMachine:
             found = forecast(*known, spilled_bytes_at)
         return self._publish(replace(self._decide(event.job, found, opened, now, spills), remedies=ways), now)
 
-    def _note_step_time(self, event: ProfileMeasured) -> None:
-        """Keep the step times of the latest settled windows, of the present plan alone."""
+    def _note_step(self, event: ProfileMeasured) -> None:
+        """Keep step times and reads of the latest settled windows; step times of the present plan alone."""
         state = self.state
         if event.plan_version != state.step_plan_version:
             state.step_plan_version = event.plan_version
@@ -171,6 +173,9 @@ class OomMachine:
         if event.settled:
             state.step_times_s.append(event.step_time_s)
             del state.step_times_s[:-STEP_TIMES_KEPT]
+            if (ratio := read_ratio(event)) is not None:
+                state.read_ratios.append(ratio)
+                del state.read_ratios[:-READ_RATIOS_KEPT]
 
     def _remedies(self, event: ProfileMeasured, found: MemoryForecast, opened: JobOpened) -> tuple[Remedy, ...]:
         """Return what may be done for servers that may not hold all their rows in memory; empty for others."""
@@ -178,9 +183,8 @@ class OomMachine:
             return ()
         state, fullest = self.state, max(found.servers, key=lambda server: server.at_end_bytes)
         need_bytes = max(found.recommended_bytes, fullest.limit_bytes)
-        return remedies(
-            state.servers[fullest.pod], need_bytes, event, fullest.pod, opened.profile, noise_of(state.step_times_s)
-        )
+        known = Known(noise_of(state.step_times_s), Correction.of(state.read_ratios))
+        return remedies(state.servers[fullest.pod], need_bytes, event, fullest.pod, opened.profile, known)
 
     def _decide(
         self, job: str, found: MemoryForecast, opened: JobOpened, now: float, spills: Remedy | None

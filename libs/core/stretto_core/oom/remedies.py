@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import PsProfile, Remedy
@@ -16,16 +16,22 @@ from stretto_core.model import spilling
 from stretto_core.model.types import JobProfile, servers_to_hold
 from stretto_core.oom.usage import ServerUsage, rest_bytes
 
-READS_OFF = 2.0
-"""Largest factor by which measured reads correct those that the curve tells. Taste."""
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Figures of a job's latest windows: the noise of its step time, and how its reads differ from the curve."""
+
+    noise: float = 0.0
+    reads: spilling.Correction = field(default_factory=spilling.Correction)
+
+
+_NOTHING = Known()
 
 
 def remedies(
-    usage: ServerUsage, need_bytes: int, measured: ProfileMeasured, pod: str, job: JobProfile, noise: float = 0.0
+    usage: ServerUsage, need_bytes: int, measured: ProfileMeasured, pod: str, job: JobProfile, known: Known = _NOTHING
 ) -> tuple[Remedy, ...]:
     """Return what may be done for the server ``pod``, the fullest, if all its rows need ``need_bytes``.
-
-    ``noise``: that of the step time (``model.spilling.noise_of``).
 
     Empty if no server has told its curve or its disk's reads, so that there is nothing to compare with.
     """
@@ -44,13 +50,13 @@ def remedies(
         if plan.ps < wider.ps <= high.ps:
             yield Remedy(kind="move", ps=wider.ps, ps_memory_bytes=each, cost_per_hour=job.cost_per_hour(wider))
         rows = max(float(usage.rows), (need_bytes - rest) / max(server.row_bytes, 1.0))
-        yield from _spill(rows, rest, measured, server, job, noise)
+        yield from _spill(rows, rest, measured, server, job, known)
 
     return tuple(found())
 
 
 def _spill(
-    rows: float, rest_bytes: float, measured: ProfileMeasured, server: PsProfile, job: JobProfile, noise: float
+    rows: float, rest_bytes: float, measured: ProfileMeasured, server: PsProfile, job: JobProfile, known: Known
 ) -> Iterator[Remedy]:
     """Yield the remedy of evicting rows, unless policy, disk or memory does not allow it."""
     plan, row_bytes = measured.plan, server.row_bytes
@@ -63,11 +69,8 @@ def _spill(
         return
     steps = _steps(measured)
     pulled, reads_now = server.rows_pulled / steps, server.rows_read / steps
-    reads = spilling.reads_per_step(measured.miss_ratios, hot / rows, rows, pulled)
-    if reads_now and server.cold_rows:
-        now_hot = 1 - server.cold_rows / server.categories
-        told = spilling.reads_per_step(measured.miss_ratios, now_hot, server.categories, pulled)
-        reads *= min(max(reads_now / told, 1 / READS_OFF), READS_OFF) if told else 1.0
+    reads = known.reads.factor * spilling.reads_per_step(measured.miss_ratios, hot / rows, rows, pulled)
+    reads_interval = known.reads.interval(reads)
     step = spilling.Step(
         measured.step_time_s,
         measured.times.grad_s,
@@ -83,12 +86,31 @@ def _spill(
         ps_memory_bytes=plan.ps_memory_bytes,
         cost_per_hour=job.cost_per_hour(plan) + job.prices.of_disk(plan.ps * disk_bytes),
         slowdown=step.slowdown(reads),
-        slowdown_interval=step.slowdown_interval(reads),
-        noise=noise,
+        slowdown_interval=step.slowdown_interval(reads_interval),
+        noise=known.noise,
         reads_per_step=reads,
+        reads_interval=reads_interval,
+        reads_measured=reads_now,
         hot_share=hot / rows,
         disk_bytes=disk_bytes,
     )
+
+
+def read_ratio(measured: ProfileMeasured) -> float | None:
+    """Return the rows that servers read in a window over those that the curve tells; None if nothing can be said.
+
+    Only servers that evict rows now are compared. After one got more memory, rows that nobody uses stay on its disk.
+    """
+    steps, read, told = _steps(measured), 0, 0.0
+    if not measured.miss_ratios or steps < 1:
+        return None
+    for server in measured.ps:
+        if not server.cold_rows or server.memory_used_bytes <= spilling.EVICTS_FROM * server.memory_limit_bytes:
+            continue
+        hot_share, pulled = 1 - server.cold_rows / server.categories, server.rows_pulled / steps
+        read += server.rows_read
+        told += steps * spilling.reads_per_step(measured.miss_ratios, hot_share, server.categories, pulled)
+    return spilling.read_ratio(read, told)
 
 
 def _steps(measured: ProfileMeasured) -> float:

@@ -65,6 +65,8 @@ class WatchState:
     step_times_s: list[float] = field(default_factory=list[float])
     """Step times of the latest settled windows under one plan, of this version:"""
     step_plan_version: int = 0
+    read_ratios: list[float] = field(default_factory=list[float])
+    """Rows read over those that the curve told, of the latest settled windows."""
     samples_total: int = 0
     samples_per_s: float = 0.0
     published_at_s: float = 0.0

@@ -12,12 +12,15 @@ from stretto_core.model.spilling import (
     COLD_ROW_BYTES,
     LOOK_CPU_S,
     READ_CPU_S,
+    READS_ERROR,
+    Correction,
     Step,
     cheapest,
     hot_rows,
     memory_bytes,
     miss_ratio,
     noise_of,
+    read_ratio,
     speed_interval,
     worth,
 )
@@ -42,7 +45,7 @@ def test_more_reads_never_make_a_step_faster_and_the_interval_holds_the_expectat
     time_s: float, share: float, workers: int, reads: float, more: float
 ) -> None:
     step = Step(time_s, share * time_s, workers, 40_000.0)
-    found = step.slowdown_interval(reads)
+    found = step.slowdown_interval(Correction().interval(reads))
     assert 0 <= found.low <= step.slowdown(reads) <= found.high
     assert step.slowdown(reads) <= step.slowdown(reads + more)
 
@@ -52,6 +55,34 @@ def test_a_step_that_reads_already_tells_what_it_takes_without(time_s: float, sh
     step = Step(time_s, share * time_s, 1, 40_000.0)
     again = replace(step, time_s=step.with_reads_s(reads)).without(reads)
     assert again.time_s == pytest.approx(time_s, rel=1e-6)
+
+
+def test_reads_that_were_measured_correct_those_of_the_curve() -> None:
+    """Before any, the curve stands, 20 % either way; then what was read holds, and its interval nine of ten windows."""
+    alone = Correction().interval(120.0)
+    assert (alone.low, alone.high) == pytest.approx((120 / (1 + READS_ERROR), 120 * (1 + READS_ERROR)))
+    ratios = [read_ratio(read, 600.0) for read in (4780.0, 4810.0, 4790.0, 4830.0)]
+    found = Correction.of([each for each in ratios if each])
+    assert found.factor == pytest.approx(8, rel=0.01)
+    assert found.interval(20 * found.factor).low < 20 * 4830 / 600 < found.interval(20 * found.factor).high
+    dice = np.random.default_rng(3)
+    for deviation in (0.02, 0.1, 0.3):
+        held = 0
+        for _ in range(2000):
+            *before, later = np.exp(dice.normal(1.5, deviation, 6)).tolist()
+            found = Correction.of(before)
+            interval = found.interval(100 * found.factor)
+            held += interval.low <= 100 * later <= interval.high
+        assert held > 1720, deviation
+
+
+@pytest.mark.parametrize(
+    ("read", "told", "ratio"), [(30.0, 40.0, None), (0.0, 400.0, 1 / 100), (1e15, 0.0, 100.0), (399.0, 99.0, 4.0)]
+)
+def test_windows_are_compared_that_have_some_reads_and_no_ratio_is_beyond_all_bounds(
+    read: float, told: float, ratio: float | None
+) -> None:
+    assert read_ratio(read, told) == (None if ratio is None else pytest.approx(ratio))
 
 
 def test_an_interval_of_speeds_holds_nine_of_ten_windows_however_much_these_differ() -> None:

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from oom_builders import measured, progressed, server_measured
 from pydantic import TypeAdapter
 from stretto_core.machine import Emit
-from stretto_core.model.spilling import COLD_ROW_BYTES, worth
+from stretto_core.model.spilling import COLD_ROW_BYTES, in_words_of, worth
 from stretto_core.model.types import JobLimits, JobProfile, Prices, SpillPolicy
 from stretto_core.oom.machine import OomMachine
-from stretto_core.oom.remedies import remedies
+from stretto_core.oom.remedies import read_ratio, remedies
 from stretto_core.oom.state import JobOpened
 from stretto_core.oom.usage import ServerUsage, UsagePoint
 from stretto_messages.base import GIB
@@ -39,6 +39,7 @@ class Job:
         self.machine = OomMachine()
         self.machine.handle(JobOpened(10**6, 64 * MIB, 16 * GIB, profile), 1000.0)
         self.more = more
+        self.read_factor = 1.0
 
     def told(self, seconds: int, rows_per_s: int = 3000, step_s: float = 0.02) -> OomForecast:
         """Return the last forecast after these seconds, of 1,000 samples each."""
@@ -51,7 +52,7 @@ class Job:
             server = server_measured("ps-0", BASE + tables, LIMIT, rows, 32, ROW, tables)
             steps = 5 * 4 / step_s
             share = 16 * hot / rows
-            reads = 0.0 if hot == rows else 0.4 * (1 - share / 16) ** 2 * 1000 * steps
+            reads = 0.0 if hot == rows else self.read_factor * 0.4 * (1 - share / 16) ** 2 * 1000 * steps
             disk = {"disk_free_bytes": 100 * GIB, "disk_reads_per_s": 1e5, "rows_pulled": int(1000 * steps)} | self.more
             server = replace(server, cold_rows=rows - hot, rows_read=int(reads), cpu_limit_cores=8.0, **disk)
             times = StepTimes(emb_s=0.001, grad_s=0.01, upd_s=0.001, sync_s=0.001)
@@ -100,6 +101,35 @@ def test_under_auto_a_server_that_evicts_asks_for_no_memory_for_cold_rows() -> N
     assert "keeps rows on its disk, as more memory costs more" in found.reason
     assert remedy(found, "spill").reads_per_step > 0
     assert all(server.oom_in_s is None and server.at_end_bytes <= LIMIT for server in found.ps)
+
+
+def test_reads_beyond_the_curve_correct_the_forecast_of_memory_and_what_spilling_is_worth() -> None:
+    """The servers read eight times what their curve tells: so will they as the model grows on."""
+    told = remedy(Job("auto").told(200), "spill")
+    job = Job("auto")
+    job.read_factor = 8.0
+    found = job.told(200)
+    way = remedy(found, "spill")
+    assert way.reads_measured == pytest.approx(8 * told.reads_measured, rel=0.1)
+    curve = 1000 * 0.4 * (1 - way.hot_share) ** 2
+    assert way.reads_per_step == pytest.approx(8 * curve, rel=0.1)
+    assert way.reads_interval.low < way.reads_per_step < way.reads_interval.high
+    assert way.slowdown > told.slowdown
+    assert f"{way.reads_per_step:.0f} reads a step" in in_words_of(way)
+    assert f"{way.reads_measured:.0f} now" in in_words_of(way)
+
+
+def test_servers_that_have_memory_again_say_nothing_of_the_curve() -> None:
+    """Rows that nobody uses stay on the disk, and are not read: that is no sign of a curve that tells too much."""
+    server = server_measured("ps-0", BASE, LIMIT, 10**5, 32, ROW, 10**7)
+    server = replace(server, cold_rows=5 * 10**4, rows_pulled=10**6, rows_read=10)
+    window = replace(
+        measured([server]), plan=PLAN, window_s=5.0, step_time_s=0.02, throughput=50_000.0, miss_ratios=CURVE
+    )
+    assert read_ratio(window) is None
+    tight = replace(server, memory_used_bytes=int(0.9 * LIMIT))
+    assert (read_ratio(replace(window, ps=(tight,))) or 1) < 0.1
+    assert read_ratio(replace(window, ps=(tight,), miss_ratios=())) is None
 
 
 def test_in_an_emergency_it_goes_on_asking() -> None:

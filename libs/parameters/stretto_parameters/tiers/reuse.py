@@ -3,7 +3,8 @@
 The reuse distance of a pull is the number of other keys that were pulled since its key was pulled last. Of n rows in
 memory that are replaced in the order of their use, a row is there if and only if its distance is below n: one pass
 tells the misses of every n (Mattson et al., IBM Systems Journal 9, 1970). A key's first pull reads nothing: new rows
-begin in memory.
+begin in memory. Rows that came by a checkpoint or a move were used before; nobody knows in which order, so that each
+distance of an untouched row is as likely as any other.
 
 Only keys whose hash is below a threshold are followed, one of ``share`` (SHARDS, Waldspurger et al., FAST 2015). The
 threshold is halved whenever there are KEYS_MAX of them. What popular keys the sample happens to have or to lack is made
@@ -28,6 +29,8 @@ FORGET = 2**12
 """Sampled pulls after which earlier ones count half: a young stream has few keys that come again, and data change. A
 million pulls, at a share of 256. Taste."""
 
+_UNTOUCHED = 2 * POINTS
+"""Distances that stand for all those that the last use of an untouched row may have."""
 _FINE = 64
 """Distances below are counted one by one; others in bins of 1/32 of an octave."""
 _INDEX = np.arange(1376)
@@ -52,17 +55,25 @@ class ReuseDistances:
         self._distances = np.zeros(len(_INDEX))
         self._pulled = 0.0
 
-    def add(self, keys: U64) -> None:
-        """Count the pull of one batch: distinct stored keys. Those of different tables must not be equal."""
+    def add(self, keys: U64) -> U64:
+        """Count the pull of one batch: distinct stored keys. Those of different tables must not be equal.
+
+        Return the keys that are followed from now on.
+        """
         self._pulled += len(keys) / self._share
         # of a stored key any bits are as good as a hash: few are hashed anew, by which fewer are followed later
-        hashes = split_mix(keys[(keys & self._first) == 0] ^ self._seed)
-        for key in hashes[hashes <= np.uint64(self._most() - 1)].tolist():
+        keys = keys[(keys & self._first) == 0]
+        hashes = split_mix(keys ^ self._seed)
+        chosen = hashes <= np.uint64(self._most() - 1)
+        fresh = list[int]()
+        for number, key in enumerate(hashes[chosen].tolist()):
             self._clock += 1
             if (before := self._last.pop(key, 0)) > 0:
                 at = bisect_left(self._times, before)
                 self._distances[_bin((len(self._times) - 1 - at) * self._share)] += 1
                 del self._times[at]
+            else:
+                fresh.append(number)
             self._last[key] = self._clock
             self._times.append(self._clock)
         while len(self._last) > KEYS_MAX:
@@ -70,6 +81,14 @@ class ReuseDistances:
         if self._pulled > FORGET:
             self._pulled /= 2
             self._distances /= 2
+        return keys[chosen][fresh]
+
+    def had_rows(self, keys: int, rows: int) -> None:
+        """Count as used before so many of the keys that are newly followed: they are among ``rows`` of the server."""
+        touched = min((len(self._last) - keys) * self._share, rows)
+        for part in range(_UNTOUCHED):
+            distance = touched + (rows - touched) * (2 * part + 1) // (2 * _UNTOUCHED)
+            self._distances[_bin(distance)] += keys / _UNTOUCHED
 
     def _thin(self) -> None:
         """Follow half as many keys: each stands for twice as many pulls from then on."""
@@ -91,10 +110,10 @@ class ReuseDistances:
         if not self._pulled:
             return ()
         rows = max(rows, len(self._last) * self._share)
-        in_memory = [rows * k // POINTS for k in range(1, POINTS + 1)]
+        in_memory = [rows * k // POINTS for k in range(1, POINTS)]
         # a bin across the limit counts by its part beyond
         beyond = np.clip((_LOWEST + _WIDTH - np.array(in_memory)[:, None]) / _WIDTH, 0, 1)
-        return tuple(float(ratio) for ratio in np.minimum(beyond @ self._distances / self._pulled, 1.0))
+        return (*np.minimum(beyond @ self._distances / self._pulled, 1.0).tolist(), 0.0)
 
 
 def _bin(distance: int) -> int:

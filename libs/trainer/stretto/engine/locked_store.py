@@ -21,7 +21,7 @@ from stretto_parameters.tiers import Filling, fill
 
 from .codec import Frozen, Ranges, ServerStats, WorkerSeen
 from .layout import I64, U64, Layout
-from .spilling import Pulls, Spill, awake, look_ahead
+from .spilling import Pulls, Spill, awake, counted_pull, look_ahead
 from .turns import SharedLock, Turn
 
 Clock = Callable[[], float]
@@ -160,15 +160,11 @@ class LockedStore:
 
     # --- training -----------------------------------------------------------------------------------------
 
-    def pull(self, keys: Sequence[U64], slices: I64) -> Pulled:
-        """Return the weights of keys, by table, and of slices. Raises LogDamaged."""
+    def pull(self, keys: Sequence[U64], slices: I64, *, is_training: bool = False) -> Pulled:
+        """Return the weights of keys, by table, and of slices. is_training: count the pull. Raises LogDamaged."""
+        if is_training and self.pulls is not None:
+            return counted_pull(self.turn, self._now, keys, slices, self.pulls)
         return awake(self.turn, self._now, self.turn.shared, lambda store: store.pull(keys, slices))
-
-    def count_pull(self, keys: Sequence[U64]) -> int:
-        """Count a pull of training, by table; return the number of rows on the disk."""
-        if self.pulls is not None:
-            self.pulls.add(keys)
-        return self.cold_rows()
 
     def push(self, push: Push) -> tuple[Code, int, int, I64]:
         """Apply one batch exactly once; return (code, columns applied, microseconds with the queue, own).
@@ -184,11 +180,11 @@ class LockedStore:
                 self._update_s += spent_s
             return answer.code, answer.applied, int(spent_s * 1e6), answer.own
 
-        return awake(self.turn, self._now, self.turn.alone, apply)
+        return awake(self.turn, self._now, self.turn.alone, apply, self.pulls)
 
     def hint(self, keys: Sequence[U64]) -> None:
         """Wake the rows of a batch that comes, by table; no number changes by that. Raises LogDamaged."""
-        look_ahead(self.turn, self._now, keys)
+        look_ahead(self.turn, self._now, keys, self.pulls)
 
     def cold_rows(self) -> int:
         """Return the number of rows on the disk."""

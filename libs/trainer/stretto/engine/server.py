@@ -206,5 +206,6 @@ class ParameterServer:
 
 def _pulled(store: LockedStore, keys: list[U64], slices: I64, transfers: Transfers, is_training: bool) -> list[Any]:
     """Return the parts of the answer to a pull."""
-    pulled, cold_rows = store.pull(keys, slices), store.count_pull(keys) if is_training else 0
+    pulled = store.pull(keys, slices, is_training=is_training)
+    cold_rows = store.cold_rows() if is_training else 0
     return protocol.pull_answer(pulled, keys, slices, transfers, cold_rows)

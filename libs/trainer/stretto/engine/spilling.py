@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-from stretto_parameters import LogDamaged, RowsAsleep, Store, Tiers
+from stretto_parameters import LogDamaged, Pulled, RowsAsleep, Store, Tiers
 from stretto_parameters.kernels import Kernels
 from stretto_parameters.layout import PAGE_BYTES
 from stretto_parameters.tiers import Asleep
@@ -29,7 +29,7 @@ from stretto_parameters.tiers.pages import PageFile, ReadQueues, aligned
 from stretto_parameters.tiers.reuse import ReuseDistances
 
 from ..errors import ServerEmptied
-from .layout import U64
+from .layout import I64, U64
 from .turns import Turn
 
 log = logging.getLogger("stretto.engine")
@@ -79,21 +79,24 @@ class Spill:
         return ""
 
 
-def awake(turn: Turn, store: Callable[[], Store], hold: Hold, call: Callable[[Store], R]) -> R:
+def awake(
+    turn: Turn, store: Callable[[], Store], hold: Hold, call: Callable[[Store], R], pulls: Pulls | None = None
+) -> R:
     """Return the result of a call under the lock, once all rows that it needs are hot.
 
     hold: holds the lock, after a first change if one is given. What is read is woken in the hold of the next try, so
-    that nobody evicts it in between. Raises LogDamaged, and what the call raises.
+    that nobody evicts it in between. pulls: counts what is read; None: no batch of training needs it. Raises
+    LogDamaged, and what the call raises.
     """
     needed: Sequence[Asleep] = ()
     for _ in range(_TRIES):
-        with _read(store, needed) as wake:
+        with _read(store, needed, pulls) as wake:
             try:
                 with hold(wake):
                     return call(store())
             except RowsAsleep as asleep:
                 needed = asleep.rows
-    with _read(store, needed) as wake, turn.alone(wake):
+    with _read(store, needed, pulls) as wake, turn.alone(wake):
         while True:  # each time others have evicted what was hot: now nobody else comes between
             try:
                 return call(store())
@@ -102,22 +105,25 @@ def awake(turn: Turn, store: Callable[[], Store], hold: Hold, call: Callable[[St
                 try:
                     for each in asleep.rows:
                         tiers.wake(each, tiers.read(each), over_budget=True)
+                    _count(pulls, asleep.rows)
                 finally:
                     tiers.let_go(asleep.rows)
 
 
-def look_ahead(turn: Turn, store: Callable[[], Store], keys: Sequence[U64]) -> None:
-    """Wake the rows of a batch that comes, by table. Raises LogDamaged."""
+def look_ahead(turn: Turn, store: Callable[[], Store], keys: Sequence[U64], pulls: Pulls | None) -> None:
+    """Wake the rows of a batch that comes, by table. pulls: counts what is read. Raises LogDamaged."""
     try:
         with turn.shared():
             store().look_for(keys)
     except RowsAsleep as asleep:
-        with _read(store, asleep.rows) as wake, turn.alone(wake):
+        with _read(store, asleep.rows, pulls) as wake, turn.alone(wake):
             pass
 
 
 @contextmanager
-def _read(store: Callable[[], Store], needed: Sequence[Asleep]) -> Generator[Callable[[], None] | None]:
+def _read(
+    store: Callable[[], Store], needed: Sequence[Asleep], pulls: Pulls | None
+) -> Generator[Callable[[], None] | None]:
     """Read cold rows, and end the hold on them after the block; yield what wakes them, None if there are none."""
     if not needed:
         yield None
@@ -125,6 +131,7 @@ def _read(store: Callable[[], Store], needed: Sequence[Asleep]) -> Generator[Cal
     tiers = _tiers_of(store())
     try:
         rows = [tiers.read(each) for each in needed]
+        _count(pulls, needed)
 
         def wake() -> None:
             for each, words in zip(needed, rows, strict=True):
@@ -133,6 +140,11 @@ def _read(store: Callable[[], Store], needed: Sequence[Asleep]) -> Generator[Cal
         yield wake
     finally:
         tiers.let_go(needed)
+
+
+def _count(pulls: Pulls | None, rows: Sequence[Asleep]) -> None:
+    if pulls is not None:
+        pulls.read(sum(len(each.keys) for each in rows))
 
 
 def _tiers_of(store: Store) -> Tiers:
@@ -146,25 +158,55 @@ class Pulls:
     def __init__(self) -> None:
         self.rows = 0
         """Rows that were pulled since the start, each once a batch."""
+        self.rows_read = 0
+        """Rows that batches had read from the disk, ahead or when they came. A row that was evicted between is read,
+        and counted, again."""
         self.batch: tuple[float, ...] = ()
         """The rows of a batch, by table: a mean over the last ones."""
         self._reuse = ReuseDistances(secrets.randbits(64))
         self._counting = threading.Lock()
 
-    def add(self, keys: Sequence[U64]) -> None:
-        """Count a pull of keys, by table."""
+    def add(self, keys: Sequence[U64]) -> list[U64]:
+        """Count a pull of keys, by table; return the keys whose next pulls are followed from now on."""
+        fresh = list[U64]()
         with self._counting:
             self.rows += sum(len(each) for each in keys)
             before = self.batch or [len(each) for each in keys]
             self.batch = tuple(rows + (len(each) - rows) / _RECENT for rows, each in zip(before, keys, strict=True))
             for number, each in enumerate(keys):
                 # another number for each table: the low bits, by which keys are sampled, stay
-                self._reuse.add(each ^ np.uint64(number << 40) if number else each)
+                mask = np.uint64(number << 40)
+                fresh.append(self._reuse.add(each ^ mask if number else each) ^ mask)
+        return fresh
+
+    def had_rows(self, keys: int, rows: int) -> None:
+        """Count so many keys of those that `add` returned as used before: they are among `rows` of the server."""
+        if keys:
+            with self._counting:
+                self._reuse.had_rows(keys, rows)
+
+    def read(self, rows: int) -> None:
+        """Count rows that a batch had read from the disk."""
+        with self._counting:
+            self.rows_read += rows
 
     def miss_ratios(self, rows: int) -> tuple[float, ...]:
         """Return the share of pulled rows that would be read if k/16 of all `rows` were in memory, for each k."""
         with self._counting:
             return self._reuse.miss_ratios(rows)
+
+
+def counted_pull(turn: Turn, store: Callable[[], Store], keys: Sequence[U64], slices: I64, pulls: Pulls) -> Pulled:
+    """Return the weights of keys, by table, and of slices, and count a pull of training. Raises LogDamaged."""
+    store().check_pull(keys, slices)
+    fresh = pulls.add(keys)
+
+    def call(store: Store) -> tuple[Pulled, int, int]:
+        return store.pull(keys, slices), store.with_rows(fresh), store.categories()
+
+    pulled, known, rows = awake(turn, store, turn.shared, call, pulls)
+    pulls.had_rows(known, rows)
+    return pulled
 
 
 def at_hand_bytes(pulls: Pulls, store: Store, now_s: float) -> float:

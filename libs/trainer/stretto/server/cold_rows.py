@@ -112,7 +112,7 @@ class ColdRows:
         if store.unlocked.tiers is None:
             return {"spill_fault": store.spill_fault}
         counts = store.unlocked.tiers.counts()
-        before, self._told = self._told, (store.pulls.rows, counts.rows_read)
+        before, self._told = self._told, (store.pulls.rows, store.pulls.rows_read)
         # a server counts from 0 in each of its lives
         pulled, read = (max(0, now - last) for now, last in zip(self._told, before, strict=True))
         return {

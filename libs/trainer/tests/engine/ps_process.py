@@ -33,9 +33,10 @@ def tiers(state, budget_bytes=None, uncached=False):
         threading.Thread(target=uncache, args=(store.tiers.logs,), daemon=True).start()
     counts = dataclasses.asdict(store.tiers.counts()) if store.tiers else {}
     rows, pulls = store.categories(), state["ps"].store.pulls
-    told = {"rows_pulled": pulls.rows, "miss_ratios": pulls.miss_ratios(rows)} if pulls else {}
+    names = "rows_pulled", "rows_read", "miss_ratios"
+    told = zip(names, (pulls.rows, pulls.rows_read, pulls.miss_ratios(rows)), strict=True) if pulls else ()
     sizes = {"memory_bytes": store.memory_bytes(), "rows": rows, "row_bytes": store.row_bytes()}
-    return {**counts, **told, **sizes, "samples": state["ps"].store.applied().samples.tolist()}
+    return {**counts, **dict(told), **sizes, "samples": state["ps"].store.applied().samples.tolist()}
 
 
 def uncache(logs):

@@ -150,6 +150,23 @@ def test_a_hint_wakes_the_rows_of_a_batch_where_a_pull_of_training_has_told_of_c
     wait_for(lambda: rows_read(servers) > before)
 
 
+def test_reads_of_training_are_told_apart_from_those_of_copies_and_evaluations(spilling, training):
+    servers = spilling(1).place()
+    train(servers, training, range(8))
+    servers.processes[0].eviction.close()
+    control, worker, keys = servers.control(0), servers.worker(9), LAYOUT.index(np.arange(400))
+    pulled, read = control.pulls.rows, control.pulls.rows_read
+    before = rows_read(servers)
+    servers.checksum()
+    worker.pull(LAYOUT.index(np.arange(200)))
+    assert rows_read(servers) > before
+    assert (control.pulls.rows, control.pulls.rows_read) == (pulled, read)
+    before = rows_read(servers)
+    worker.begin_pull(keys).result()
+    assert control.pulls.rows == pulled + 400
+    assert control.pulls.rows_read - read == rows_read(servers) - before > 0
+
+
 def test_rows_that_a_batch_has_read_are_not_evicted_before_it_has_them(spilling, training, monkeypatch):
     """Here all rows are evicted whenever somebody else could evict some: each row is read once even so."""
     servers = spilling(1).place()

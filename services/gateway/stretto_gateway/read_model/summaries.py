@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from stretto_core.model.spilling import EVICTS_FROM
 from stretto_wire.rest.summaries import JobSummary
 from stretto_wire.rest.views import OVER, JobView, PodView
 
@@ -16,8 +17,6 @@ LATE_INTERVALS = 3
 LATE_S_MIN = 60.0
 """Least age of a late checkpoint: where intervals are seconds, a full checkpoint is longer on its way to the store."""
 
-EVICTS_FROM = 0.8
-"""Share of its limit that a server which evicts rows fills: it does so from 0.85 on."""
 STOPPED_S = 60.0
 """Time for which all workers of a job may stand still (objective of charts/runbook)."""
 START_BOUNDS_S = (15.0, 30.0, 45.0, 60.0, 120.0, 300.0, 1800.0)

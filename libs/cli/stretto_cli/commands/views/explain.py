@@ -70,6 +70,7 @@ def decisions(view: Json, chosen: list[Json], derivation: bool = True) -> Render
     parts += [_decision(decision, derivation) for decision in chosen]
     if chosen and not derivation:
         parts.append(Text(f"stretto explain {view['name']} --derivation shows how it was computed", style="dim"))
+    parts += [Text(told)] if (told := reads_told(view)) else []
     for refusal in view["refusals"][-REFUSALS_SHOWN:]:
         parts.append(
             Text(
@@ -85,6 +86,25 @@ def decisions(view: Json, chosen: list[Json], derivation: bool = True) -> Render
     if not chosen and not lost:
         parts.append(Text("nothing was decided yet", style="dim"))
     return Group(*parts)
+
+
+def reads_told(view: Json) -> str:
+    """Say what a step of a job with rows on disks reads now, and what it will by the latest forecast."""
+    ways = (view.get("forecast") or {}).get("remedies", ())
+    way = next((each for each in ways if each["kind"] == "spill" and each.get("reads_measured")), None)
+    if way is None:
+        return ""
+    return (
+        f"{figures.clock(view['forecast']['time_s'])} a step read {way['reads_measured']:.0f} rows from the disk of the "
+        f"fullest server; from now on {_reads(way)} are predicted, by what was read so far"
+    )
+
+
+def _reads(way: Json) -> str:
+    """Return the predicted reads of a remedy with their interval, if an installation of this version told it."""
+    interval = way.get("reads_interval") or {"high": 0}
+    between = f" ({interval['low']:.0f} to {interval['high']:.0f})" if interval["high"] else ""
+    return f"{way['reads_per_step']:.0f} reads a step{between}"
 
 
 def data_workers(each: Json) -> str:
@@ -221,7 +241,7 @@ def _forecast(w: Json) -> RenderableType:
         memory = figures.size(way["ps_memory_bytes"])
         told = f"{way['kind']}: {way['ps']} PS of {memory}, {way['cost_per_hour']:.3f} an hour"
         if way["kind"] == "spill":
-            told += f", {way['hot_share']:.0%} of the rows in memory, {way['reads_per_step']:.0f} reads a step"
+            told += f", {way['hot_share']:.0%} of the rows in memory, {_reads(way)}"
         told += f", {way['slowdown']:.0%} slower ({slow['low']:.0%} to {slow['high']:.0%})"
         lines.append(told + (f"; steps differ by {way['noise']:.0%} anyway" if way.get("noise") else ""))
     for ps in w["ps"]:
