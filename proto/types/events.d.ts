@@ -1020,7 +1020,7 @@ export interface ProfileMeasured {
   feed?: FeedProfile | null;
   /** Mean over the parameter servers, each by the rows that training pulled from it. */
   miss_ratios?: Array<number>;
-  /** Name of a parameter server that cannot evict rows to its disk, and why; empty: none has said so. */
+  /** Name of a parameter server whose rows find no room, and why; empty: none has said so. */
   spill_fault?: string;
   workers: Array<WorkerProfile>;
   ps: Array<PsProfile>;
@@ -1100,10 +1100,14 @@ export interface PsProfile {
   cold_rows?: number;
   /** Size of the file that holds them. */
   log_bytes?: number;
+  /** Rows that are rounded to bfloat16 in its memory, for lack of room; they are among its categories. */
+  warm_rows?: number;
+  /** Memory that they take, but for their entries and index. */
+  warm_bytes?: number;
   disk_free_bytes?: number;
   /** Rows that training pulled in the window, each once a batch. */
   rows_pulled?: number;
-  /** Rows read from the disk in the window. */
+  /** Rows that batches of training had read from the disk in the window, not those of copies and evaluations. */
   rows_read?: number;
   /** Random reads of a row that its disk can do at depth; 0: not measured. */
   disk_reads_per_s?: number;
@@ -1145,8 +1149,12 @@ export interface Remedy {
   slowdown_interval?: Interval;
   /** Half the 90 % interval of the logarithm of a window's step time, given another window's: not of the slow-down. */
   noise?: number;
-  /** Rows that a step reads from the disk of the fullest server. */
+  /** Rows that a step will read from the disk of the fullest server, by what was measured of reads so far. */
   reads_per_step?: number;
+  /** Its 90 % interval. */
+  reads_interval?: Interval;
+  /** Rows that a step read from that disk in the last window; 0: none did. */
+  reads_measured?: number;
   /** Share of the rows that are in memory. */
   hot_share?: number;
   /** Most of the disk of one parameter server. */

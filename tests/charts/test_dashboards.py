@@ -35,7 +35,10 @@ def shown() -> dict[str, set[str]]:
         each.labels("crm")
     parts = {
         "follower": SimpleNamespace(ready=True, projection=Projection()),
-        "views": SimpleNamespace(late_checkpoints=lambda: 0, stopped_jobs=lambda: 0, spilling_servers=lambda: (0, 0)),
+        "views": SimpleNamespace(
+            **dict.fromkeys(("late_checkpoints", "stopped_jobs", "rounded_rows"), lambda: 0),
+            spilling_servers=lambda: (0, 0),
+        ),
         "fullness": SimpleNamespace(shares={"AUDIT": 0.1}),
         "bus": SimpleNamespace(refuses=""),
         "soundness": SimpleNamespace(damages={"STRETTO": Damage("STRETTO", ((1, 1),))}),

@@ -119,7 +119,7 @@ class PsReported(Message):
     log_bytes: Bytes = 0
     """Size of the file that holds them."""
     warm_rows: Count = 0
-    """Rows that are rounded to bfloat16 in its memory; they are among its categories."""
+    """Rows that are rounded to bfloat16 in its memory, for lack of room; they are among its categories."""
     warm_bytes: Bytes = 0
     """Memory that they take, but for their entries and index."""
     disk_free_bytes: Bytes = 0
@@ -131,7 +131,7 @@ class PsReported(Message):
     """Random reads of a row that its disk can do at depth; 0: not measured."""
     miss_ratios: MissRatios = ()
     spill_fault: Text = ""
-    """Why it cannot evict rows to its disk; empty: it can, or need not."""
+    """Why its rows find no room: the disk refuses them, or memory is too small for what stays there; empty: they do."""
 
 
 example(

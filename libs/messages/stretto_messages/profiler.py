@@ -47,7 +47,7 @@ class ProfileMeasured(Message):
     miss_ratios: MissRatios = ()
     """Mean over the parameter servers, each by the rows that training pulled from it."""
     spill_fault: Text = ""
-    """Name of a parameter server that cannot evict rows to its disk, and why; empty: none has said so."""
+    """Name of a parameter server whose rows find no room, and why; empty: none has said so."""
     workers: Annotated[tuple[WorkerProfile, ...], MaxLen(400)]
     ps: Annotated[tuple[PsProfile, ...], MaxLen(400)]
     groups: Annotated[tuple[GroupProfile, ...], MaxLen(GROUPS_MAX + 1)] = ()

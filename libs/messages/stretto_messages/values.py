@@ -641,6 +641,10 @@ class PsProfile(Record):
     """Rows on its disk; they are among its categories."""
     log_bytes: Bytes = 0
     """Size of the file that holds them."""
+    warm_rows: Count = 0
+    """Rows that are rounded to bfloat16 in its memory, for lack of room; they are among its categories."""
+    warm_bytes: Bytes = 0
+    """Memory that they take, but for their entries and index."""
     disk_free_bytes: Bytes = 0
     rows_pulled: Count = 0
     """Rows that training pulled in the window, each once a batch."""
@@ -648,6 +652,8 @@ class PsProfile(Record):
     """Rows that batches of training had read from the disk in the window, not those of copies and evaluations."""
     disk_reads_per_s: ReadRate = 0.0
     """Random reads of a row that its disk can do at depth; 0: not measured."""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"warm_rows", "warm_bytes"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from stretto_messages.checkpoints import CheckpointFailed
 from stretto_messages.dispatcher import JobProgressed
 from stretto_messages.oom import OomForecast
 from stretto_messages.planner import DataWorkersProposed
-from stretto_messages.pods import DataWorkerReported, WorkerReported
+from stretto_messages.pods import DataWorkerReported, PsReported, WorkerReported
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import BackgroundReport, Interval, Plan, Round
 from stretto_wire import document_of
@@ -252,12 +252,26 @@ def test_reads_from_disks_are_told_as_they_are_and_as_they_are_predicted_now() -
     grow, move, spill = said.remedies
     read = replace(spill, reads_per_step=190.0, reads_interval=Interval(low=150.0, high=240.0), reads_measured=187.0)
     for ways, told in (
-        ((grow, move, read), "187 rows from the disk of the fullest server; from now on 190 reads a step (150 to 240)"),
+        (
+            (grow, move, read),
+            "a step read 187 of the fullest server; with 56%, as they are to be, 190 reads a step (150 to 240)",
+        ),
         (said.remedies, None),
     ):
         projection = projected(*messages(1), replace(said, remedies=ways))
         text = " ".join(shown(explain.decisions(document(projection.jobs["a"]), []), 240))
-        assert (told in text) if told else ("from now on" not in text)
+        assert (told in text) if told else ("by what was read" not in text)
+
+
+def test_rounded_rows_and_rows_without_room_are_told() -> None:
+    started = replace(example_of(PodStarted), job="a", role="ps")
+    projection = projected(*messages(1), replace(started, pod="ps-0"), replace(started, pod="ps-1"))
+    report = replace(example_of(PsReported), job="a", categories=6000)
+    projection.report(replace(report, pod="ps-0", warm_rows=1200), 2.0)
+    projection.report(replace(report, pod="ps-1", warm_rows=800, spill_fault="give the server more memory"), 2.0)
+    text = " ".join(shown(explain.decisions(document(projection.jobs["a"]), []), 240))
+    assert "2,000 of 12,000 rows of the parameter servers are rounded to bfloat16 for lack of memory" in text
+    assert "ps-1 has no room for its rows: give the server more memory" in text
 
 
 def test_the_list_of_jobs_tells_a_stalled_one_and_whole_reasons() -> None:

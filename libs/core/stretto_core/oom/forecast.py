@@ -19,7 +19,7 @@ from itertools import accumulate
 from stretto_messages.values import Interval, PsForecast
 
 from stretto_core.oom.growth import CategoryForecast, Estimate
-from stretto_core.oom.usage import RowCost, ServerUsage, bytes_at, share_of_growth
+from stretto_core.oom.usage import RowCost, ServerUsage, bytes_at, rounded_bytes, share_of_growth
 
 MemoryLaw = Callable[[ServerUsage, Estimate, RowCost], Estimate]
 
@@ -155,15 +155,16 @@ def _server_forecast(
 def _crossing(server: ServerUsage, path: list[Estimate], grid: list[float], now: int) -> float | None:
     """Return the samples at which the expected memory reaches the limit, interpolated; None: not before the end.
 
-    A server that evicts rows does not reach it.
+    A server that evicts rows does not reach it, and a server that rounds rows only once every row is rounded.
     """
     if server.limit_bytes <= 0 or server.cold_rows:
         return None
-    before, samples = float(server.used_bytes), float(now)
+    before, samples = rounded_bytes(server, server.used_bytes + server.points[-1].saved_bytes), float(now)
     if before >= server.limit_bytes:
         return samples
     for point, at in zip(path, grid, strict=True):
-        if point.mean >= server.limit_bytes:
-            return samples + (at - samples) * (server.limit_bytes - before) / (point.mean - before)
-        before, samples = point.mean, at
+        least = rounded_bytes(server, point.mean)
+        if least >= server.limit_bytes:
+            return samples + (at - samples) * (server.limit_bytes - before) / (least - before)
+        before, samples = least, at
     return None

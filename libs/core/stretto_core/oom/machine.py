@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from stretto_messages.actuator import JobFailed, PlanApplied, PodExited, PodResized
 from stretto_messages.arbiter import PlanDecided
-from stretto_messages.base import GIB
+from stretto_messages.base import GIB, bounded
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
 from stretto_messages.gateway import JobCancelled
 from stretto_messages.oom import OomForecast
@@ -162,7 +162,10 @@ class OomMachine:
         spills = _spills(event, opened.profile, ways)
         if spills:
             found = forecast(*known, spilled_bytes_at)
-        return self._publish(replace(self._decide(event.job, found, opened, now, spills), remedies=ways), now)
+        decided = self._decide(event.job, found, opened, now, spills)
+        if event.spill_fault:
+            decided = replace(decided, reason=bounded(f"{decided.reason}; rows find no room: {event.spill_fault}"))
+        return self._publish(replace(decided, remedies=ways), now)
 
     def _note_step(self, event: ProfileMeasured) -> None:
         """Keep step times and reads of the latest settled windows; step times of the present plan alone."""
@@ -207,7 +210,7 @@ class OomMachine:
         # without urgency a change has to be final, or large
         worth = found.reaches_end or wanted >= NOT_FINAL * limit
         if limit and wanted > limit and (urgent or (found.crosses and worth)):
-            action, reason = "grow", _why_grow(found, fullest, opened, state.servers[fullest.pod].cold_rows)
+            action, reason = "grow", _why_grow(found, fullest, opened, state.servers[fullest.pod].points[-1])
         elif roomy and state.roomy_since_s is not None and now - state.roomy_since_s >= settings.shrink_patience_s:
             action, reason = "shrink", f"{_gib(enough)} is enough to the end, {_gib(limit)} is the limit"
             wanted = enough
@@ -249,7 +252,8 @@ class OomMachine:
 
 def _usage(server: PsProfile) -> UsagePoint:
     used, tables = server.memory_used_bytes, server.table_bytes
-    return UsagePoint(server.categories, used, tables, server.row_bytes, server.cold_rows)
+    away = server.cold_rows, server.warm_rows, server.warm_bytes
+    return UsagePoint(server.categories, used, tables, server.row_bytes, *away)
 
 
 def _spills(event: ProfileMeasured, job: JobProfile | None, ways: Sequence[Remedy]) -> Remedy | None:
@@ -260,15 +264,21 @@ def _spills(event: ProfileMeasured, job: JobProfile | None, ways: Sequence[Remed
     return best if best is not None and best.kind == "spill" else None
 
 
-def _why_grow(found: MemoryForecast, fullest: PsForecast, opened: JobOpened, cold_rows: int) -> str:
+def _why_grow(found: MemoryForecast, fullest: PsForecast, opened: JobOpened, last: UsagePoint) -> str:
     crossing = [server for server in found.servers if server.oom_in_s is not None]
-    if cold_rows:
+    if last.cold_rows:
         when = (
-            f"{fullest.pod} has {cold_rows:,} rows on its disk: its limit of {_gib(fullest.limit_bytes)} is too small"
+            f"{fullest.pod} has {last.cold_rows:,} rows on its disk: its limit of {_gib(fullest.limit_bytes)} is too"
+            " small"
         )
     elif crossing:
         first = min(crossing, key=lambda server: server.oom_in_s or 0.0)
         when = f"{first.pod} reaches its limit of {_gib(first.limit_bytes)} in about {first.oom_in_s:.0f} s"
+    elif last.warm_rows:
+        when = (
+            f"{fullest.pod} has {last.warm_rows:,} of {last.rows:,} rows rounded to bfloat16: its limit of"
+            f" {_gib(fullest.limit_bytes)} is too small for all of them as they were trained"
+        )
     else:
         when = f"{fullest.pod} may reach its limit of {_gib(fullest.limit_bytes)}"
     over = f"; one may have {_gib(opened.max_bytes)}: more servers have to share it"

@@ -45,11 +45,16 @@ class UsagePoint:
     row_bytes: float
     cold_rows: int = 0
     """Rows on the server's disk."""
+    warm_rows: int = 0
+    """Rows that are rounded in its memory."""
+    warm_bytes: int = 0
+    """Bytes of these but for their entries and index."""
 
     @property
-    def cold_bytes(self) -> float:
-        """Bytes by which cold rows would need more memory if they were hot."""
-        return self.cold_rows * max(0.0, self.row_bytes - COLD_ROW_BYTES)
+    def saved_bytes(self) -> float:
+        """Bytes by which cold and warm rows would need more memory if they were hot."""
+        each = max(0.0, self.row_bytes - COLD_ROW_BYTES)
+        return self.cold_rows * each + max(0.0, self.warm_rows * each - self.warm_bytes)
 
     @property
     def base_bytes(self) -> int:
@@ -155,10 +160,11 @@ def share_of_growth(server: ServerUsage, servers: list[ServerUsage]) -> float:
 def bytes_at(server: ServerUsage, new_rows: Estimate, cost: RowCost) -> Estimate:
     """Return the memory of a server with all rows after ``new_rows`` more, with its 90 % interval.
 
-    Rows on its disk count as if they were in memory. The base is the median of the last three readings.
+    Rows on its disk, and rounded ones, count as if they were in memory as they were trained. The base is the median of
+    the last three readings.
     """
     last = server.points[-1]
-    now = median(point.base_bytes for point in server.points[-3:]) + last.table_bytes + last.cold_bytes
+    now = median(point.base_bytes for point in server.points[-3:]) + last.table_bytes + last.saved_bytes
 
     def noise(rows: float) -> float:
         return Z_90 * math.hypot(cost.level_sd_bytes, cost.index_sd_bytes * (server.rows + rows))
@@ -175,7 +181,16 @@ def rest_bytes(server: ServerUsage) -> float:
     """Return the memory of a server beside its rows, hot and cold."""
     last = server.points[-1]
     base = median(point.base_bytes for point in server.points[-3:])
-    return max(0.0, base + last.table_bytes + last.cold_bytes - last.payload_bytes)
+    return max(0.0, base + last.table_bytes + last.saved_bytes - last.payload_bytes)
+
+
+def rounded_bytes(server: ServerUsage, all_hot_bytes: float) -> float:
+    """Return the memory of a server that has every row rounded, from the memory that it has with all rows hot."""
+    last, rest = server.points[-1], rest_bytes(server)
+    if not last.warm_rows:
+        return all_hot_bytes
+    rounded = COLD_ROW_BYTES + last.warm_bytes / last.warm_rows
+    return rest + (all_hot_bytes - rest) * min(1.0, rounded / last.row_bytes)
 
 
 def spilled_bytes_at(server: ServerUsage, new_rows: Estimate, cost: RowCost) -> Estimate:

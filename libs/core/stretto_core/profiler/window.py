@@ -105,6 +105,8 @@ def ps_profile(pod: str, window: PodWindow) -> PsProfile:
         update_time_s=sums.busy_s / sums.count if sums.count else 0.0,
         cold_rows=window.told.cold_rows if window.told else 0,
         log_bytes=window.told.log_bytes if window.told else 0,
+        warm_rows=window.told.warm_rows if window.told else 0,
+        warm_bytes=window.told.warm_bytes if window.told else 0,
         disk_free_bytes=window.told.disk_free_bytes if window.told else 0,
         rows_pulled=sums.rows_pulled,
         rows_read=sums.rows_read,
@@ -128,7 +130,7 @@ def miss_ratios(servers: Sequence[PodWindow]) -> tuple[float, ...]:
 
 
 def spill_fault(servers: Sequence[tuple[str, PodWindow]]) -> str:
-    """Return the first server that cannot evict rows, and why; "" if none says so."""
+    """Return the first server whose rows find no room, and why; "" if none says so."""
     faults = (f"{pod}: {window.told.spill_fault}" for pod, window in servers if window.told and window.told.spill_fault)
     return bounded(next(faults, ""))
 

@@ -119,6 +119,59 @@ def test_reads_beyond_the_curve_correct_the_forecast_of_memory_and_what_spilling
     assert f"{way.reads_measured:.0f} now" in in_words_of(way)
 
 
+class RoundingJob:
+    """A server of 512 MiB whose rows, of 1,500 bytes or 750 rounded, grow by 3,000 a second. It has no disk."""
+
+    def __init__(self) -> None:
+        self.machine = OomMachine()
+        profile = JobProfile(512, 10**6, LIMITS, spill="never")
+        self.machine.handle(JobOpened(10**6, 64 * MIB, 16 * GIB, profile), 1000.0)
+
+    def told(self, seconds: int, fault: str = "") -> OomForecast:
+        """Return the last forecast after these seconds, of 1,000 samples each."""
+        said = list[OomForecast]()
+        for second in range(5, seconds + 1, 5):
+            rows = 3000 * second
+            saved = (ROW - COLD_ROW_BYTES) / 2
+            warm = min(rows, max(0, int((BASE + rows * ROW - 0.9 * LIMIT) / saved)))
+            tables = int(rows * ROW - warm * saved)
+            server = server_measured("ps-0", BASE + tables, LIMIT, rows, 32, ROW, tables)
+            server = replace(server, warm_rows=warm, warm_bytes=int(warm * saved))
+            window = replace(measured([server]), plan=PLAN, spill_fault=fault)
+            self.machine.handle(progressed(1000 * second, 10**6, 1000.0), 1000.0 + second)
+            said += [a.fact for a in self.machine.handle(window, 1000.0 + second) if isinstance(a, Emit)]
+        return said[-1]
+
+
+def test_rounding_makes_room_so_that_memory_lasts_until_every_row_is_rounded() -> None:
+    """All rows as they were trained fill the limit after 100 s, all rounded ones after 197 s."""
+    before = RoundingJob().told(80).ps[0]
+    assert before.oom_in_s == pytest.approx(20, abs=8)
+    found = RoundingJob().told(140)
+    (server,) = found.ps
+    assert server.oom_in_s == pytest.approx(57, rel=0.2)
+    assert server.at_end_bytes > 2 * LIMIT, "all of them as they were trained"
+    assert found.action == "grow"
+    late = RoundingJob().told(150, "ps-0: 400 MB are left: give the server more memory")
+    assert late.reason.endswith("; rows find no room: ps-0: 400 MB are left: give the server more memory")
+
+
+def test_a_server_that_rounds_rows_and_has_room_for_them_says_how_many_it_rounded() -> None:
+    job = RoundingJob()
+    job.told(105)
+    server = server_measured("ps-0", int(0.9 * LIMIT), LIMIT, 315_000, 32, ROW, int(0.9 * LIMIT) - BASE)
+    saved = BASE + 315_000 * ROW - 0.9 * LIMIT
+    server = replace(server, warm_rows=100_000, warm_bytes=int(100_000 * (ROW - COLD_ROW_BYTES) - saved))
+    job.machine.settings = replace(job.machine.settings, repeat_s=0.0)
+    for second in range(110, 400, 5):  # no row comes any more
+        job.machine.handle(progressed(1000 * second, 10**6, 1000.0), 1000.0 + second)
+        actions = job.machine.handle(replace(measured([server]), plan=PLAN), 1000.0 + second)
+    found = [a.fact for a in actions if isinstance(a, Emit)][-1]
+    assert found.ps[0].oom_in_s is None
+    assert found.action == "grow"
+    assert "ps-0 has 100,000 of 315,000 rows rounded to bfloat16: its limit of 0.50 GiB is too small" in found.reason
+
+
 def test_servers_that_have_memory_again_say_nothing_of_the_curve() -> None:
     """Rows that nobody uses stay on the disk, and are not read: that is no sign of a curve that tells too much."""
     server = server_measured("ps-0", BASE, LIMIT, 10**5, 32, ROW, 10**7)

@@ -446,12 +446,14 @@ def test_what_servers_tell_of_their_disks_is_in_the_profile() -> None:
         job.tell(job.worker("worker-0", steps_total=20 + job.steps["worker-0"]))
         job.steps["worker-0"] += 20
         job.tell(
-            job.server("ps-0", cold_rows=2000, log_bytes=4096, rows_pulled=300, rows_read=20, miss_ratios=(0.4,) * 16)
-        )
+            job.server("ps-0", cold_rows=2000, log_bytes=4096, rows_pulled=300, rows_read=20, miss_ratios=(0.4,) * 16,
+                       warm_rows=500, warm_bytes=9000)
+        )  # fmt: skip
         job.tell(job.server("ps-1", rows_pulled=100, miss_ratios=(0.0,) * 16, spill_fault="No space left on device"))
     profile = job.told(ProfileMeasured)[0]
     first, second = profile.ps
     assert (first.cold_rows, first.log_bytes, second.cold_rows) == (2000, 4096, 0)
+    assert (first.warm_rows, first.warm_bytes, second.warm_rows) == (500, 9000, 0)
     assert first.rows_pulled == 3 * second.rows_pulled == 15 * first.rows_read > 0
     assert profile.miss_ratios == (0.3,) * 16
     assert profile.spill_fault == "ps-1: No space left on device"

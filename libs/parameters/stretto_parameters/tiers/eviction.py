@@ -98,10 +98,20 @@ class Hand:
         """Bytes that the tables take."""
         return sum(table.used_bytes for table in self.tables)
 
-    @property
-    def entry_bytes(self) -> int:
-        """Bytes that the tables take beside their rows: they stay in memory."""
-        return sum(table.used_bytes - table.rows_bytes for table in self.tables)
+    def least_bytes(self, hot_bytes: float) -> float:
+        """Return the bytes that stay in memory whatever is evicted, where rows of ``hot_bytes`` are to be hot.
+
+        Beside rows that is entries and index, and without a disk all other rows, rounded where they may be.
+        """
+        beside_bytes = sum(table.used_bytes - table.rows_bytes for table in self.tables)
+        if self.has_disk:
+            return beside_bytes + hot_bytes
+        all_hot = all_rounded = 0
+        for table, warms in zip(self.tables, self.warms, strict=True):
+            rows = int(table.sizes.sum())
+            all_hot += rows * table.form.row_bytes
+            all_rounded += rows * (table.form.warm_bytes if warms else table.form.row_bytes)
+        return beside_bytes + all_rounded + hot_bytes * (1 - all_rounded / max(all_hot, 1))
 
     def make_room(self, number: int, more: I64, needed: U64 = _NOTHING) -> None:
         """Evict rows of parts that are to get `more` hot rows [parts], where the budget would be exceeded.

@@ -238,7 +238,7 @@ class Eviction:
         self._store = store
         self._on_damage = on_damage
         self.fault = ""
-        """Why rows cannot be evicted, or not as many as memory lacks; "" while they can."""
+        """Why rows find no room: they cannot be evicted, or not as many as memory lacks; "" while they can."""
         self.disk_reads_per_s = 0.0
         """Random reads of the disk, measured once the rows take a quarter of their budget; 0: not known."""
         self._is_measured = False
@@ -296,7 +296,8 @@ class Eviction:
                 self._tidy(tiers, turn, number)
         if fault is not None:
             raise fault
-        self.fault = short if store.cold_rows() else ""
+        is_short = store.cold_rows() or any(table.warms.any() for table in tiers.tables)
+        self.fault = short if is_short else ""
 
     def _set_budget(self, hand: Hand) -> str:
         """Take the budget of now; return why it is too small for what workers need soon, "" if it is not.
@@ -305,13 +306,13 @@ class Eviction:
         are read twice.
         """
         given_bytes = self._spill.budget_bytes(hand.used_bytes)
-        needed_bytes = int((hand.entry_bytes + self._at_hand_bytes()) / hand.low)
+        needed_bytes = int(hand.least_bytes(self._at_hand_bytes()) / hand.low)
         hand.budget_bytes = max(given_bytes, min(needed_bytes, int(given_bytes / hand.high)))
         if needed_bytes <= hand.budget_bytes:
             return ""
         return (
-            f"{given_bytes / 1e6:.0f} MB of its memory are left for rows, and the entries of all rows with the batches "
-            f"at hand take {needed_bytes / 1e6:.0f} MB: give the server more memory"
+            f"{given_bytes / 1e6:.0f} MB of its memory are left for rows, and what cannot leave it takes, with the "
+            f"batches at hand, {needed_bytes / 1e6:.0f} MB: give the server more memory"
         )
 
     def _evict(self, hand: Hand) -> None:

@@ -239,12 +239,39 @@ def test_rows_that_are_needed_soon_get_the_memory_that_is_kept_free_and_too_litt
     for now_s, wanted in ((min(seen_s) + 9, soon_bytes), (max(seen_s) + 11, 0)):  # five batches of each that trains
         assert at_hand_bytes(control.pulls, control.unlocked, now_s) == wanted
     server.eviction._at_hand_bytes = lambda: soon_bytes
-    needed_bytes = (hand.entry_bytes + soon_bytes) / 0.85
+    needed_bytes = hand.least_bytes(soon_bytes) / 0.85
     for given, wanted, is_told in ((2, 2, False), (0.95, 1, False), (0.8, 0.8 / 0.9, True)):
         given_bytes[0] = int(given * needed_bytes)
         server.eviction.round()
         assert hand.budget_bytes == pytest.approx(wanted * needed_bytes, abs=2)
         assert ("give the server more memory" in server.eviction.fault) == is_told
+
+
+def test_a_server_whose_rounded_rows_find_no_room_says_so(bare_here, training):
+    given_bytes = [2**24]
+    servers = bare_here(LAYOUT, 1, spill=Spill(None, 0, lambda used_bytes: given_bytes[0], warms=True)).place()
+    eviction, store = servers.processes[0].eviction, servers.control(0).unlocked
+    eviction.close()
+    train(servers, training, range(4))
+    eviction._ended.clear()
+    hand, (table,) = store.tiers.hand, store.tiers.tables
+    rows = store.categories()
+    beside_bytes = table.used_bytes - table.rows_bytes
+    assert hand.least_bytes(0) == beside_bytes + rows * table.form.warm_bytes
+    assert hand.least_bytes(rows * table.form.row_bytes) == beside_bytes + rows * table.form.row_bytes
+
+    def told(share):
+        given_bytes[0] = int(share * hand.least_bytes(0))
+        for _ in range(20):  # rows that were changed lately cool first
+            try:
+                eviction.round()
+            except OSError as error:
+                return str(error)
+        return eviction.fault
+
+    assert told(1.6) == ""
+    assert "give the server more" in told(0.8)
+    assert table.warms.any()
 
 
 def test_a_row_that_the_disk_has_changed_is_never_served(spilling, training):

@@ -330,7 +330,7 @@ class PodView(View):
     warm_bytes: int = 0
     """Memory that they take, but for their entries and index."""
     spill_fault: str = ""
-    """Why it cannot evict rows to its disk; empty: it can, or need not."""
+    """Why its rows find no room: the disk refuses them, or memory is too small for what stays there; empty: they do."""
     batches_per_s: float | None = None
     """Batches that a data worker prepares."""
     straggler: bool = False

@@ -27,7 +27,18 @@ METRICS: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ),
     ("stretto_gateway_stopped_jobs", "gauge", (), "training jobs whose workers have all stood still for too long"),
     ("stretto_gateway_spilling_servers", "gauge", (), "parameter servers with rows on their disks for lack of memory"),
-    ("stretto_gateway_spill_faults", "gauge", (), "parameter servers that cannot put rows on their disks"),
+    (
+        "stretto_gateway_spill_faults",
+        "gauge",
+        (),
+        "parameter servers whose rows find no room, neither in memory nor on disk",
+    ),
+    (
+        "stretto_gateway_rounded_rows",
+        "gauge",
+        (),
+        "rows that parameter servers keep rounded to bfloat16 for lack of memory",
+    ),
     (
         "stretto_stream_fullness",
         "gauge",
@@ -75,6 +86,7 @@ def exposition(gateway: Gateway) -> str:
         "stretto_gateway_late_checkpoints": [f" {gateway.views.late_checkpoints()}"],
         "stretto_gateway_spilling_servers": [f" {spilling}"],
         "stretto_gateway_spill_faults": [f" {faults}"],
+        "stretto_gateway_rounded_rows": [f" {gateway.views.rounded_rows()}"],
         "stretto_gateway_stopped_jobs": [f" {gateway.views.stopped_jobs()}"],
         "stretto_stream_fullness": (
             f'{{service="gateway",stream="{stream}"}} {share:g}' for stream, share in gateway.fullness.shares.items()

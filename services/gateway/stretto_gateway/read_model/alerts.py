@@ -60,7 +60,7 @@ def of_jobs(views: Iterable[JobView], now_s: float) -> Iterator[AlertView]:
             yield AlertView(alert="StrettoCheckpointLate", subject=view.name, detail=detail)
         for server in spilling(view):
             if server.spill_fault:
-                detail = f"{server.pod} cannot put rows on its disk: {server.spill_fault}"
+                detail = f"{server.pod} has no room for its rows: {server.spill_fault}"
                 yield AlertView(alert="StrettoSpillFault", subject=view.name, detail=detail)
             elif view.spec.resources.ps.spill != "auto":  # there it is what was decided
                 detail = f"{server.pod} has {counted(server.cold_rows, 'row')} on its disk for lack of memory"

@@ -21,7 +21,7 @@ from .alerts import of_jobs
 from .follower import Follower
 from .past import Past
 from .projection import Reads
-from .summaries import as_of, checkpoint_is_late, has_stopped, summary
+from .summaries import as_of, checkpoint_is_late, has_stopped, rounded_rows, summary
 
 COMPARED_MAX = 500
 """Number of names, the latest, with which an unknown name is compared: some 10 ms, in which nobody else is served."""
@@ -144,9 +144,13 @@ class JobViews:
         return sum(checkpoint_is_late(view, now_s) for view in self._projection.jobs.values())
 
     def spilling_servers(self) -> tuple[int, int]:
-        """Return how many servers have rows on their disks for lack of memory, and how many would and cannot."""
+        """Return how many servers have rows on their disks for lack of memory, and rows that find no room."""
         fired = Counter(alert.alert for alert in of_jobs(self._projection.jobs.values(), self._clock()))
         return fired["StrettoServerSpilling"], fired["StrettoSpillFault"]
+
+    def rounded_rows(self) -> int:
+        """Return the number of rows that running servers of all jobs keep rounded for lack of memory."""
+        return sum(map(rounded_rows, self._projection.jobs.values()))
 
     def stopped_jobs(self) -> int:
         """Return the number of training jobs whose workers have all stood still for too long."""

@@ -92,13 +92,18 @@ def checkpoint_is_late(view: JobView, now_s: float) -> bool:
 
 
 def spilling(view: JobView) -> list[PodView]:
-    """Return the running servers that have rows on their disks for lack of memory, or would and cannot."""
+    """Return the running servers that have rows on their disks for lack of memory, or whose rows find no room."""
     return [pod for pod in view.pods.values() if pod.state == "running" and (_is_short(pod) or pod.spill_fault)]
 
 
 def _is_short(pod: PodView) -> bool:
     """Return whether a server evicts rows; after it got more memory, those that nobody uses stay on the disk."""
     return pod.cold_rows > 0 and (pod.memory_used_bytes or 0) > EVICTS_FROM * (pod.memory_limit_bytes or 0)
+
+
+def rounded_rows(view: JobView) -> int:
+    """Return the number of rows that running servers keep rounded for lack of memory."""
+    return sum(pod.warm_rows for pod in view.pods.values() if pod.state == "running")
 
 
 def has_stopped(view: JobView, now_s: float) -> bool:

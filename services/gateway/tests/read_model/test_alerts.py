@@ -12,6 +12,7 @@ from stretto_bus.reading.damage import Damage
 from stretto_gateway.read_model import alerts
 from stretto_gateway.read_model.job_views import JobViews
 from stretto_gateway.read_model.projection import Projection
+from stretto_gateway.read_model.summaries import rounded_rows
 from stretto_messages.base import example_of
 from stretto_messages.pods import PsReported
 from stretto_wire.contract.registry import PARTITIONS, SERVICES
@@ -92,9 +93,10 @@ def test_a_server_with_rows_on_its_disk_fires_while_it_lacks_memory_and_did_not_
     projection = Projection()
     for seq, message in enumerate([submitted(), started("ps-0")], 1):
         projection.apply(message, seq, float(seq))
-    full = {"cold_rows": 1200, "memory_used_bytes": 800 * 2**20}
+    full = {"cold_rows": 1200, "warm_rows": 300, "memory_used_bytes": 800 * 2**20}
     projection.report(replace(example_of(PsReported), job="a", pod="ps-0", **full), 3.0)
     view = projection.jobs["a"]
+    assert rounded_rows(view) == 300
     (short,) = alerts.of_jobs([view], 3.0)
     assert (short.alert, short.detail) == (
         "StrettoServerSpilling",
@@ -106,7 +108,7 @@ def test_a_server_with_rows_on_its_disk_fires_while_it_lacks_memory_and_did_not_
     (fault,) = alerts.of_jobs([view], 3.0)
     assert (fault.alert, fault.detail) == (
         "StrettoSpillFault",
-        "ps-0 cannot put rows on its disk: No space left on device",
+        "ps-0 has no room for its rows: No space left on device",
     )
     view.pods["ps-0"].spill_fault, view.pods["ps-0"].memory_limit_bytes = "", 900 * 2**20
     resources = view.spec.resources.model_copy(update={"ps": PsLimits(spill="auto")})

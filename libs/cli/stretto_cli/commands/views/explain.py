@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
@@ -70,7 +71,7 @@ def decisions(view: Json, chosen: list[Json], derivation: bool = True) -> Render
     parts += [_decision(decision, derivation) for decision in chosen]
     if chosen and not derivation:
         parts.append(Text(f"stretto explain {view['name']} --derivation shows how it was computed", style="dim"))
-    parts += [Text(told)] if (told := reads_told(view)) else []
+    parts += [Text(told) for told in memory_told(view)]
     for refusal in view["refusals"][-REFUSALS_SHOWN:]:
         parts.append(
             Text(
@@ -88,16 +89,24 @@ def decisions(view: Json, chosen: list[Json], derivation: bool = True) -> Render
     return Group(*parts)
 
 
-def reads_told(view: Json) -> str:
-    """Say what a step of a job with rows on disks reads now, and what it will by the latest forecast."""
-    ways = (view.get("forecast") or {}).get("remedies", ())
-    way = next((each for each in ways if each["kind"] == "spill" and each.get("reads_measured")), None)
-    if way is None:
-        return ""
-    return (
-        f"{figures.clock(view['forecast']['time_s'])} a step read {way['reads_measured']:.0f} rows from the disk of the "
-        f"fullest server; from now on {_reads(way)} are predicted, by what was read so far"
-    )
+def memory_told(view: Json) -> Iterator[str]:
+    """Yield what became of rows that found no room in memory: rounded ones, reads from disks, now and predicted."""
+    servers = [pod for pod in view["pods"].values() if pod["role"] == "ps" and pod["state"] == "running"]
+    rows = sum(pod["categories"] or 0 for pod in servers)
+    if rounded := sum(pod.get("warm_rows", 0) for pod in servers):
+        told = f"{rounded:,} of {counted(rows, 'row')} of the parameter servers are rounded to bfloat16"
+        yield f"{told} for lack of memory, as `rows: {{warm: bf16}}` allows"
+    hot_share = 1 - sum(pod.get("cold_rows", 0) for pod in servers) / max(rows, 1)
+    for way in (view.get("forecast") or {}).get("remedies", ()):
+        if way["kind"] == "spill" and way.get("reads_measured"):
+            yield (
+                f"{figures.clock(view['forecast']['time_s'])} with {hot_share:.0%} of the rows in memory a step read "
+                f"{way['reads_measured']:.0f} of the fullest server; with {way['hot_share']:.0%}, as they are to be, "
+                f"{_reads(way)} are predicted, by what was read so far"
+            )
+    for pod in servers:
+        if fault := pod.get("spill_fault"):
+            yield f"{pod['pod']} has no room for its rows: {fault}"
 
 
 def _reads(way: Json) -> str:
