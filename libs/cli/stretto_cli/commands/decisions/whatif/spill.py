@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Annotated, Any
 
+import typer
 from pydantic import Field
 from rich.console import Group, RenderableType
 from stretto_core.model import spilling
 from stretto_messages.base import GIB
 
-from ....options import OutputForm, OutputOption, answer
-from ....reading import Count, FileArgument, Given, NotNegative, Positive, Share, read_json, refuse
-from ....render import table
+from ....errors import BadInput
+from ....options import GatewayOptions
+from ....reading import Count, FileArgument, Given, NotNegative, Positive, Share, checked, read_json, refuse
+from ....render import Json, table
 
 MIB = 2.0**20
 
@@ -44,15 +47,64 @@ class Curve(Given):
     disk_gib_hour: NotNegative = 0.0
 
 
-def spill(file: FileArgument, output: OutputOption = OutputForm.TABLE) -> None:
+class OfJob(Given):
+    """Figures in place of those of a live job, or beside them."""
+
+
+JobOption = Annotated[
+    str | None,
+    typer.Option("--job", metavar="JOB", help="a live job, whose figures count that FILE leaves out"),
+]
+
+
+def spill(options: GatewayOptions, file: FileArgument, job: JobOption = None) -> None:
     """Tell for each share of the rows in memory what a step reads, how fast it is, and what the job costs.
 
-    FILE is JSON: miss ratios as servers tell them, rows and their bytes, a step, a disk, prices. The whole format, with
-    an example: libs/cli/WHATIF.md.
+    FILE is JSON: miss ratios as servers tell them, rows and their bytes, a step, a disk, prices. With --job it may be
+    {}: what it leaves out is as that job measures it. The whole format, with an example: libs/cli/WHATIF.md.
     """
-    given = read_json(file, Curve)
+    if job is None:
+        given = read_json(file, Curve)
+    else:
+        stated = read_json(file, OfJob).model_extra or {}
+        with options.connect() as gateway:
+            view, told = gateway.job(job), gateway.events(job, 0, False, ("profile-measured",))
+            measured = deque((each.data for each in told if each.data["miss_ratios"]), 1)
+        if not measured:
+            remedy = "submit it with resources.ps.spill: emergency or auto, and wait for some steps"
+            raise BadInput(f"--job {job}: its servers have measured no miss ratios; {remedy}")
+        given = checked(of_job(measured[0], view) | stated, Curve, "")
     result = document_of(given)
-    answer(output, result, lambda: _view(result))
+    options.answer(result, lambda: _view(result))
+
+
+def of_job(measured: Json, view: Json) -> Json:
+    """Return the curve of a job by a window of its profile, of the server that has most rows, without its limit.
+
+    What the window does not have is left out: the reads of a disk are known once rows take a quarter of the memory.
+    """
+    server = max(measured["ps"], key=lambda each: each["categories"])
+    steps = measured["throughput"] / measured["batch_size"] * measured["window_s"]
+    plan, prices = measured["plan"], view["spec"]["prices"]
+    memory_cost = plan["ps"] * plan["ps_memory_bytes"] / GIB * prices["memory_gib_hour"]
+    found = {
+        "miss_ratios": measured["miss_ratios"],
+        "rows": server["categories"],
+        "row_bytes": server["row_bytes"],
+        "other_bytes": max(0, server["memory_used_bytes"] - server["table_bytes"]),
+        "rows_per_step": server["rows_pulled"] / steps if steps else 0.0,
+        "step_s": measured["step_time_s"],
+        "compute_s": measured["times"]["grad_s"],
+        "server_cpu_s": server["cpu_used_cores"] * measured["window_s"] / steps if steps else 0.0,
+        "server_cores": server["cpu_limit_cores"],
+        "reads_per_s": server["disk_reads_per_s"],
+        "workers": plan["workers"],
+        "servers": plan["ps"],
+        "other_cost_per_hour": max(0.0, (view["cost_per_hour"] or 0.0) - memory_cost),
+        "memory_gib_hour": prices["memory_gib_hour"],
+        "disk_gib_hour": prices["disk_gib_hour"],
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def document_of(given: Curve) -> dict[str, Any]:
@@ -67,8 +119,7 @@ def document_of(given: Curve) -> dict[str, Any]:
     options = [_option(given, share) for share in sorted(shares - {0.0})]
     held = [each for each in options if _is_held(given, each)]
     if not held:
-        reason = "not even the least share fits: raise limit_gib or disk_gib, or spread the rows over more servers"
-        return {"feasible": False, "reason": reason, "options": options}
+        return {"feasible": False, "reason": _why_not(given, options)}
     cheapest = min(held, key=lambda each: (each["cost_per_million_steps"], -each["hot_share"]))
     return {"feasible": True, "cheapest": cheapest, "options": options}
 
@@ -111,7 +162,24 @@ def _is_held(given: Curve, option: dict[str, Any]) -> bool:
     return fits and (disk is None or option["disk_gib"] <= disk)
 
 
+def _why_not(given: Curve, options: list[dict[str, Any]]) -> str:
+    """Say which limit no option keeps to, with the least that would do."""
+    least = options[0]
+    if given.limit_gib is not None and least["memory_gib"] > given.limit_gib:
+        return (
+            f"limit_gib = {given.limit_gib:g}, but {least['hot_share']:.1%} of the rows in memory, with the entries of "
+            f"the others, take {least['memory_gib']:.3f} GiB: raise it, or spread the rows over more servers"
+        )
+    disk = min(each["disk_gib"] for each in options if given.limit_gib is None or each["memory_gib"] <= given.limit_gib)
+    return (
+        f"disk_gib = {given.disk_gib:g}, but rows that find no room in memory take {disk:.3f} GiB: raise it or "
+        "limit_gib, or spread the rows over more servers"
+    )
+
+
 def _view(result: dict[str, Any]) -> RenderableType:
+    if not result["feasible"]:
+        return f"not feasible: {result['reason']}"
     names = ("in memory", "memory GiB", "disk GiB", "reads/step", "steps/s", "90 %", "cost/h", "per 10⁶ steps")
     made = table("", *names, right=names)
     for each in result["options"]:
@@ -127,4 +195,4 @@ def _view(result: dict[str, Any]) -> RenderableType:
             f"{each['cost_per_hour']:.4f}",
             f"{each['cost_per_million_steps']:.4f}",
         )
-    return Group(made, "→ is the cheapest for what it trains" if result["feasible"] else result["reason"])
+    return Group(made, "→ is the cheapest for what it trains")
