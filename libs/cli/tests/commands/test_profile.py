@@ -37,6 +37,7 @@ class Gateway:
     def __init__(self) -> None:
         self.submitted: list[dict[str, Any]] = []
         self.cancelled: list[str] = []
+        self.why = ""
         self.looks = 0
         self.status, self.most = "training", 100
         self.coefficients, self.error = COEFFICIENTS, dict.fromkeys(COEFFICIENTS, 0.1)
@@ -55,6 +56,7 @@ class Gateway:
 
     def cancel(self, name: str, reason: str = "") -> None:
         self.cancelled.append(name)
+        self.why = reason
         if self.refusal is not None:
             raise self.refusal
 
@@ -99,7 +101,8 @@ def test_a_job_of_its_own_measures_the_type_and_is_cancelled(gateway: Gateway, t
     assert told.exit_code == 0, told.output
     (document,) = gateway.submitted
     spec = JobSpec.parse(document)
-    assert gateway.cancelled == [spec.name] == ["ranking-on-new-2"]
+    assert (gateway.cancelled, gateway.why) == ([spec.name], "measured")
+    assert spec.name == "ranking-on-new-2"
     assert (spec.resources.fixed, spec.resources.workers.stages, spec.resources.workers.devices) == (True, 1, ("new",))
     assert spec.resources.initial is not None
     assert [(group.device, group.workers, group.cpu_cores) for group in spec.resources.initial.groups] == [
@@ -119,6 +122,7 @@ def test_what_it_found_is_told_in_words(gateway: Gateway, tmp_path: Path) -> Non
     told = run(tmp_path, "--type", "new").output
     assert "a unit of new computes as fast as 4 of the cluster's cores, 90 % between 3.95 and 4.05" in told
     assert "later jobs whose model.metadata are alike begin with that: family dcn" in told
+    assert "\n1 core " in told
     alone = run(tmp_path, "--type", "new", model={"entry": "shop:Ranking"}).output
     assert "no later job takes it: model.metadata is empty" in alone
 
@@ -139,6 +143,18 @@ def test_a_job_that_is_never_measured_says_why_and_is_cancelled(
     told = run(tmp_path, "--type", "new", "--patience", "1")
     assert (told.exit_code, gateway.cancelled) == (1, ["ranking-on-new-2"])
     assert said in " ".join(told.stderr.split())
+    assert gateway.why.startswith("failed: ranking-on-new-2 ")
+
+
+def test_an_interrupted_profile_cancels_its_job_as_such(
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(_: str) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gateway, "job", interrupt)
+    run(tmp_path, "--type", "new")
+    assert (gateway.cancelled, gateway.why) == (["ranking-on-new-2"], "interrupted")
 
 
 def test_a_type_that_is_not_there_and_a_program_are_refused(gateway: Gateway, tmp_path: Path) -> None:

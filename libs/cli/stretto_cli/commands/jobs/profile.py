@@ -14,10 +14,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group, RenderableType
 from rich.markup import escape
+from stretto_client import figures
 from stretto_client.documents import Documents
 from stretto_client.errors import ClientError, Refused
 from stretto_client.protocol.operations import ENDED_STATES
-from stretto_messages.base import GIB, three_digits
+from stretto_messages.base import GIB, bounded, three_digits
 from stretto_messages.values import SAMPLES_MAX, Plan, WorkerGroup
 from stretto_wire import JobSpec
 from stretto_wire.jobspec.jobfile import read_job
@@ -110,11 +111,15 @@ def _free(gateway: Documents, name: str) -> str:
 @contextlib.contextmanager
 def _cancelling(gateway: Documents, job: str, remedy: str) -> Generator[None]:
     """Cancel the job behind the block, whatever that raises. Raises CliError if the job may train on."""
+    reason = "measured"
     try:
         yield
+    except BaseException as error:
+        reason = "interrupted" if isinstance(error, KeyboardInterrupt) else f"failed: {error}"
+        raise
     finally:
         try:
-            gateway.cancel(job, "measured")
+            gateway.cancel(job, bounded(reason))
         except ClientError as error:
             if not (isinstance(error, Refused) and error.kind == "over"):
                 raise CliError(
@@ -184,7 +189,7 @@ def _shown(found: Json, metadata: dict[str, Any]) -> RenderableType:
     for kind in found["kinds"]:
         within = kind["compute_interval_s"]
         made.add_row(
-            kind["device"] or f"{found['worker_cpu_cores']:g} cores",
+            kind["device"] or figures.cores(found["worker_cpu_cores"]),
             _ms(kind["compute_s"]),
             f"{_ms(within['low'])} and {_ms(within['high'])}",
             _ms(kind["step_time_s"]),
