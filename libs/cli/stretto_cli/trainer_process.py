@@ -12,6 +12,7 @@ from typing import IO
 
 from rich.progress import BarColumn, Progress, TextColumn
 from stretto_client.documents import Json
+from stretto_wire import JobSpec
 
 from .errors import BadInput, CliError
 from .options import complaints
@@ -19,6 +20,24 @@ from .options import complaints
 _REFUSED = 2
 """Exit status of the process for whatever its user can mend."""
 _LAST_LINES = 20
+
+
+def trial_of(spec: JobSpec) -> Json:
+    """Return the trial of a job's model and data, as `stretto.trial.check` reads it. Raises BadInput for a program."""
+    if spec.program is not None:
+        raise BadInput(f"{spec.name} runs a program: `stretto check` tries a model, as in `model.entry`")
+    model, data = spec.model, spec.dataset
+    part = next((each for each in data.partitions if each.samples), None) if data.partitioned else None
+    return {
+        "entry": model.entry,
+        "path": model.path or "",
+        "arguments": model.arguments,
+        "name": spec.name,
+        "samples": part.samples if part else data.samples,
+        "partition": part.name if part else "",
+        "batch_size": data.batch_size,
+        "job": spec.model_dump(mode="json", exclude_unset=True),
+    }
 
 
 def run(arguments: Sequence[str], given: str, *, quiet: bool, what: str, python: str = sys.executable) -> Json:

@@ -21,6 +21,8 @@ NOTHING: F32 = np.zeros(0, np.float32)
 _NO_SLICES: I64 = np.zeros(0, np.int64)
 FIRST_LAYER = 1
 """The first layer that is not the rows."""
+RANGES_TOLD = 12
+"""Ranges of layers that an error names."""
 
 
 class Given(NamedTuple):
@@ -72,20 +74,52 @@ class Variable(NamedTuple):
     place: slice | None = None
 
 
+class ModelLayer(NamedTuple):
+    """A layer of a model. uncut: why no stage can begin with it; "" where one can."""
+
+    name: str
+    uncut: str = ""
+
+
+class Uncrossed(NamedTuple):
+    """A value that does not cross a cut, from the layer that makes it to the last one that takes it. why: it stays."""
+
+    first: int
+    last: int
+    why: str
+
+
 class Chain:
     """The layers of a model in the order of a step, and the dense slices that have their parameters.
 
-    model: its name. layers: the names of the layers behind the rows. variables: the trained ones in the order of the
-    layout, then the others.
+    model: its name. names: of the layers behind the rows. variables: the trained ones in the order of the layout, then
+    the others. kept: values that cross no cut.
     """
 
-    def __init__(self, model: str, layers: Sequence[str], layout: Layout, variables: Sequence[Variable]) -> None:
-        self.model, self.layers, self.layout, self.variables = model, layers, layout, variables
+    def __init__(
+        self, model: str, names: Sequence[str], layout: Layout, variables: Sequence[Variable], kept: Sequence[Uncrossed]
+    ) -> None:
+        self.model, self.names, self.layout, self.variables = model, names, layout, variables
+        self._kept = [*kept]
+        for each in variables:
+            if len(each.layers) > 1:
+                taking = ", ".join(map(str, each.layers))
+                why = f"the variable {each.name} is taken by the layers {taking}, and belongs to one stage"
+                self._kept.append(Uncrossed(min(each.layers), max(each.layers), why))
 
     @property
     def end(self) -> int:
         """The layer behind the last one."""
-        return len(self.layers) + FIRST_LAYER
+        return len(self.names) + FIRST_LAYER
+
+    @property
+    def layers(self) -> list[ModelLayer]:
+        """The layers behind the rows."""
+        return [ModelLayer(name, self._uncut(layer)) for layer, name in enumerate(self.names, FIRST_LAYER)]
+
+    def _uncut(self, layer: int) -> str:
+        """Return why the model is not cut before a layer; "" where it is."""
+        return next((each.why for each in self._kept if each.first < layer <= each.last), "")
 
     def slices_of(self, place: slice) -> I64:
         """Return the dense slices that have values of a trained variable."""
@@ -113,19 +147,28 @@ class Chain:
     def check(self, first: int, until: int | None) -> int:
         """Return the layer behind the last one of a part. Raises ModelRefused for layers that cannot be computed by
         themselves."""
-        end = self.end if until is None else until
-        if not FIRST_LAYER <= first < end <= self.end - (until is not None):
+        for layer, whose in ((first, ""), (until, " of the next stage")):
+            if layer is not None and (why := self._refused(layer)):
+                raise ModelRefused(f"first_layer = {layer}{whose}: {why}; {self._remedy()}")
+        if until is not None and until <= first:
             raise ModelRefused(
-                f"first_layer = {first}, and {end} of the next stage: {self.model!r} has the layers 0 (the rows) "
-                f"to {len(self.layers)} ({self.layers[-1]}), and each stage computes at least one of them"
+                f"first_layer = {until} of the next stage: the stage before it begins with layer {first} of "
+                f"{self.model!r}, and has at least one; {self._remedy()}"
             )
-        for variable in self.variables:
-            if 0 < sum(first <= layer < end for layer in variable.layers) < len(variable.layers):
-                raise ModelRefused(
-                    f"first_layer = {first}, and {end} of the next stage: the variable {variable.name} is taken by the "
-                    f"layers {[*variable.layers]} of {self.model!r}; choose cuts that have all of them in one stage"
-                )
-        return end
+        return self.end if until is None else until
+
+    def _refused(self, layer: int) -> str:
+        """Return why a stage behind the rows cannot begin with this layer; "" where one can."""
+        if not FIRST_LAYER <= layer < self.end:
+            return f"{self.model!r} has the layers 0 (the rows) to {len(self.names)} ({self.names[-1]})"
+        why = self._uncut(layer)
+        return why and f"no cut before {self.names[layer - FIRST_LAYER]} of {self.model!r}: {why}"
+
+    def _remedy(self) -> str:
+        possible = [at for at, layer in enumerate(self.layers, FIRST_LAYER) if at > FIRST_LAYER and not layer.uncut]
+        if not possible:
+            return f"no stage can begin behind layer {FIRST_LAYER}: set resources.workers.stages: 2"
+        return f"stage 2 can begin with layer {told_numbers(possible)}; `stretto check` lists all layers"
 
     def found(self, pulled: I64, pushed: I64, dense: F32, behind: Returned, state_delta: F32, **answer: Any) -> Found:
         """Return the outcome of a step of a part. dense: the gradients of its own parameters; gradients of the layers
@@ -145,6 +188,19 @@ class Chain:
             **answer,
         )
         return Found(told, self.layout.join_dense(slices), state_delta if is_told else NOTHING)
+
+
+def told_numbers(numbers: Sequence[int]) -> str:
+    """Return rising numbers as words: `2, 4 to 9 or 12`, at most `RANGES_TOLD` ranges of them."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    told = [str(first) if first == last else f"{first} to {last}" for first, last in ranges]
+    told = told if len(told) <= RANGES_TOLD else [*told[: RANGES_TOLD - 1], f"others up to {numbers[-1]}"]
+    return " or ".join(filter(None, (", ".join(told[:-1]), told[-1])))
 
 
 class Part(Protocol):

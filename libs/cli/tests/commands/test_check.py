@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from installed_gateway import Installed, write_spec
-from stretto_cli.commands.model.check import arguments_of, free
+from stretto_cli.commands.jobs.submit import read_spec, refuse_uncut
+from stretto_cli.commands.model.check import arguments_of, free, layer_rows
 from stretto_cli.errors import BadInput
 from stretto_cli.main import app
+from stretto_messages.base import GIB
+from stretto_messages.values import Plan
 from stretto_wire.jobspec.jobfile import read_job
 from typer.testing import CliRunner
 
@@ -87,3 +92,38 @@ def test_a_word_of_two_meanings_is_no_argument() -> None:
     for word in ("no", "1:30", "010"):
         with pytest.raises(BadInput, match=f"--set x={word}: .* YAML 1.1"):
             arguments_of([f"x={word}"], None)
+
+
+def test_a_job_file_is_tried_as_it_is_and_its_layers_told(module: Path) -> None:
+    document = {"name": "c", "model": {"entry": "shop_model:Clicks", "path": ".", "arguments": {"data": "d"}}}
+    file = module / "job.yaml"
+    group = {"device": "a", "workers": 1, "cpu_cores": 1.0, "memory_bytes": GIB}
+    plan = asdict(Plan(3, 1, 1.0, 1.0, GIB, GIB)) | {"groups": [group | {"stage": 1, "first_layer": 1}]}
+    plan["groups"].append(group | {"stage": 2, "first_layer": 7})
+    resources = {"fixed": True, "initial": plan, "workers": {"stages": 3, "devices": ["a"]}}
+    file.write_text(json.dumps(document | {"dataset": {"samples": 1000}, "resources": resources}))
+    done = CliRunner().invoke(app, ["check", str(file)])
+    told = " ".join(done.stdout.split())
+    assert done.exit_code == 1, done.output
+    assert "2 dense yes" in told
+    assert "resources.initial.groups, stage 2: first_layer = 7: " in told
+    assert "stage 2 can begin with layer 2" in told
+    with pytest.raises(BadInput, match=r"is refused: resources\.initial\.groups, stage 2: first_layer = 7"):
+        refuse_uncut(file, read_job(read_spec(file, here=True)), quiet=True)
+
+
+def test_options_beside_a_job_file_are_refused(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["check", str(tmp_path / "job.yaml"), "--samples", "3"])
+    assert done.exit_code == 2
+    assert "leave all options but --output out" in " ".join(done.output.split())
+
+
+def test_layers_that_are_alike_share_a_line_in_a_long_model() -> None:
+    def layers(count: int) -> list[dict[str, Any]]:
+        why = {3: "shared", 4: "shared"}
+        return [{"number": at, "name": f"d{at}", "uncut": why.get(at, "")} for at in range(1, count + 1)]
+
+    assert layer_rows(layers(3), "") == [("1", "d1", "yes"), ("2", "d2", "yes"), ("3", "d3", "no: shared")]
+    long = [("1 to 2", "d1 … d2", "yes"), ("3 to 4", "d3 … d4", "no: shared"), ("5 to 90", "d5 … d90", "yes")]
+    assert layer_rows(layers(90), "") == long
+    assert layer_rows(layers(1), "norms")[1:] == [("", "", "no other cut: norms")]

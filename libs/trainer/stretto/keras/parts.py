@@ -29,7 +29,7 @@ from ..engine.layout import F32, Layout
 from ..errors import ModelRefused
 from ..model.example_batch import LABEL
 from ..model.program import check_loss, size_of
-from ..parts import FIRST_LAYER, NOTHING, Chain, Found, Given, Rest, Returned, Variable
+from ..parts import FIRST_LAYER, NOTHING, Chain, Found, Given, Rest, Returned, Uncrossed, Variable
 from .private import computed, has_mask, keep_mask, nodes_of
 
 
@@ -69,10 +69,29 @@ class Whole:
         trained = zip(trainable, self.places, strict=True)
         variables = [Variable(each.path, calls.get(id(each), []), place) for each, place in trained]
         variables += [Variable(each.path, calls.get(id(each), [])) for each in fixed]
-        self.chain = Chain(model.name, [node.operation.name for node in self.nodes], layout, variables)
+        names = [node.operation.name for node in self.nodes]
+        self.chain = Chain(model.name, names, layout, variables, self._masked())
+
+    def _masked(self) -> list[Uncrossed]:
+        """Return the tensors with a mask, which stays in the process that makes it."""
+        made = {id(each): 0 for each in self.model.inputs}
+        last = {id(each): len(self.nodes) for each in self.model.outputs}
+        masked: dict[int, Any] = {}
+        for layer, node in enumerate(self.nodes, FIRST_LAYER):
+            for each in node.input_tensors:
+                last[id(each)] = max(last.get(id(each), 0), layer)
+            for each in node.outputs:
+                made[id(each)] = layer
+                if has_mask(each):
+                    masked[id(each)] = each
+        return [
+            Uncrossed(made[key], last[key], f"the mask of {each.name}, which layer {last[key]} takes, crosses no cut")
+            for key, each in masked.items()
+            if key in last
+        ]
 
     def crossing(self, layer: int) -> list[Crossing]:
-        """Return the tensors that cross the cut before a layer. Raises ModelRefused for one with a mask."""
+        """Return the tensors that cross the cut before a layer."""
         before, behind = self.nodes[: layer - FIRST_LAYER], self.nodes[layer - FIRST_LAYER :]
         taken = {id(each) for node in behind for each in node.input_tensors} | {id(each) for each in self.model.outputs}
         trained = {id(self.inputs[name]) for name in self.tables}
@@ -83,14 +102,7 @@ class Whole:
             is_trained = any(id(each) in trained for each in node.input_tensors)
             if is_trained or any(id(each) in of_model for each in _variables_of(node)):
                 trained.update(map(id, node.outputs))
-        found = [Crossing(each, id(each) in trained and "float" in each.dtype) for each in made if id(each) in taken]
-        for each in found:
-            if has_mask(each.tensor):
-                raise ModelRefused(
-                    f"first_layer = {layer}: the tensor {each.tensor.name} crosses this cut of {self.model.name!r} "
-                    "with a mask, which stays behind; choose a cut before it is made, or behind the layers that take it"
-                )
-        return found
+        return [Crossing(each, id(each) in trained and "float" in each.dtype) for each in made if id(each) in taken]
 
 
 class Crossing(NamedTuple):

@@ -21,7 +21,6 @@ from ..model.entry_point import Task
 from ..model.one_step import REPEATED, Reference, Ruled, Trial
 from ..model.program import (
     LARGEST_EMBEDDING,
-    LIMITED_NORMS,
     ROWS,
     Gradients,
     Inputs,
@@ -36,12 +35,11 @@ from ..model.program import (
     pieces,
     size_of,
     state_refused,
-    uncut,
     updates_of,
 )
 from ..model.reading import Feature
 from ..optimizers import Clipping, Updates
-from ..parts import FIRST_LAYER, Part
+from ..parts import ModelLayer, Part
 from ..readers import Batch
 from .objective import check_steps
 from .optimizer import from_keras
@@ -367,21 +365,18 @@ class RowsProgram(KerasProgram):
         return loss
 
     @property
-    def layers(self) -> Sequence[str]:
-        """The names of the layers in the order in which a step passes them; the first are the rows."""
-        return [ROWS, *self._whole().chain.layers]
+    def _model_name(self) -> str:
+        return self.model.name
 
-    def part(self, first: int, until: int | None) -> Part:
-        """Return the layers from one behind the rows up to another one, or to the end. Raises ModelRefused."""
-        if (first, until) == (FIRST_LAYER, None):
-            return super().part(first, until)
-        why = ""
-        if self.updates.limits_norms:
-            why = LIMITED_NORMS
-        elif self._takes_squares(self.updates.of_dense) and any(map(_is_lookup, layers_of(self.model))):
-            why = "the squares of the gradients of a layer's own table count"
-        if why:
-            raise uncut(first, self.model.name, why)
+    def _uncut(self) -> str:
+        if self._takes_squares(self.updates.of_dense) and any(map(_is_lookup, layers_of(self.model))):
+            return "the squares of the gradients of a layer's own table count, for which one process needs all layers"
+        return ""
+
+    def _cut_layers(self) -> Sequence[ModelLayer]:
+        return self._whole().chain.layers
+
+    def _part(self, first: int, until: int | None) -> Part:
         return KerasPart(self._whole(), first, until)
 
     def _whole(self) -> Whole:

@@ -16,7 +16,7 @@ from stretto_parameters import EVERY_KEY, RowPolicy
 from ..engine.layout import F32, KeyBatch, Layout, Table
 from ..errors import ModelRefused
 from ..optimizers import Update, Updates, check_dense, resolve
-from ..parts import FIRST_LAYER, Found, Given, Part, Rest, Returned
+from ..parts import FIRST_LAYER, Found, Given, ModelLayer, Part, Rest, Returned
 from ..readers import Batch
 from .entry_point import Task
 from .one_step import Compared
@@ -138,8 +138,13 @@ class Program(Compared, Protocol):
         ...
 
     @property
-    def layers(self) -> Sequence[str]:
-        """The names of the layers in the order in which a step passes them; the first are the rows."""
+    def layers(self) -> Sequence[ModelLayer]:
+        """The layers in the order in which a step passes them; the first are the rows."""
+        ...
+
+    @property
+    def uncut(self) -> str:
+        """Why the model is not cut between its layers behind the rows, which then are one; "" where it may be."""
         ...
 
     def part(self, first: int, until: int | None) -> Part:
@@ -344,20 +349,45 @@ class ProgramBase(BatchReader, ABC):
     # --- parts --------------------------------------------------------------------------------------------
 
     @property
-    def layers(self) -> Sequence[str]:
-        """The names of the layers in the order in which a step passes them; the first are the rows."""
-        return [ROWS, f"{type(self.model).__name__} as a whole"]
+    def uncut(self) -> str:
+        """Why the model is not cut between its layers behind the rows, which then are one; "" where it may be."""
+        return LIMITED_NORMS if self.updates.limits_norms else self._uncut()
+
+    @property
+    def layers(self) -> Sequence[ModelLayer]:
+        """The layers in the order in which a step passes them; the first are the rows."""
+        return [
+            ModelLayer(ROWS),
+            *([ModelLayer(f"{self._model_name} as a whole")] if self.uncut else self._cut_layers()),
+        ]
 
     def part(self, first: int, until: int | None) -> Part:
         """Return the layers from one behind the rows up to another one, or to the end. Raises ModelRefused."""
-        if (first, until) != (FIRST_LAYER, None):
+        if (first, until) == (FIRST_LAYER, None):
+            return WholePart(cast("Program", self))
+        if why := self.uncut:
+            layer, whose = (until, " of the next stage") if first == FIRST_LAYER else (first, "")
             raise ModelRefused(
-                f"the layers from {first} to {'the end' if until is None else until} of {type(self.model).__name__} "
-                "cannot be computed by themselves: only a functional Keras model with an input 'rows' and a PyTorch "
-                "module whose forward takes rows are cut between their layers; set resources.workers.stages: 2, which "
-                "cuts behind the rows"
+                f"first_layer = {layer}{whose}: {self._model_name!r} is not cut between its layers: {why}; set "
+                "resources.workers.stages: 2, which cuts behind the rows"
             )
-        return WholePart(cast("Program", self))
+        return self._part(first, until)
+
+    @property
+    def _model_name(self) -> str:
+        return type(self.model).__name__
+
+    def _uncut(self) -> str:
+        """Return why a model of this kind is not cut between its layers; "" where it may be."""
+        return "only functional Keras models with an input 'rows' and PyTorch modules that take rows have such cuts"
+
+    def _cut_layers(self) -> Sequence[ModelLayer]:
+        """Return the layers behind the rows of a model that may be cut between them."""
+        raise NotImplementedError
+
+    def _part(self, first: int, until: int | None) -> Part:
+        """Return some layers of a model that may be cut between them. Raises ModelRefused."""
+        raise NotImplementedError
 
     # --- computation --------------------------------------------------------------------------------------
 
@@ -471,15 +501,7 @@ def updates_of(
     )
 
 
-LIMITED_NORMS = "the norms of its gradients are limited"
-
-
-def uncut(first: int, name: str, why: str) -> ModelRefused:
-    """Return the refusal of a cut before layer `first` of a model for whose steps one process needs all layers."""
-    return ModelRefused(
-        f"first_layer = {first}: {name!r} is not cut between its layers: {why}, for which one process needs all of "
-        "them; set resources.workers.stages: 2, which cuts behind the rows"
-    )
+LIMITED_NORMS = "the norms of its gradients are limited, for which one process needs all layers"
 
 
 def check_loss(loss: float) -> None:

@@ -22,7 +22,7 @@ from ..errors import ModelRefused
 from ..model.example_batch import LABEL
 from ..model.fidelity import refusing
 from ..model.program import check_loss
-from ..parts import FIRST_LAYER, NOTHING, Chain, Found, Given, Rest, Returned, Variable
+from ..parts import FIRST_LAYER, NOTHING, Chain, Found, Given, Rest, Returned, Uncrossed, Variable
 from .plain import same_draws
 
 _CALLS = frozenset({"call_module", "call_function", "call_method"})
@@ -56,20 +56,30 @@ class Traced:
             (self._output,) = [node.args[0] for node in graph.nodes if node.op == "output"]
             self._seen = _Looking(self.model, graph).seen_with(example)
         except Exception as error:
-            raise _untraced(model, f"{type(error).__name__}: {error}") from error
+            raise _untraced(f"{type(error).__name__}: {error}") from error
         self.nodes = [node for node in graph.nodes if node.op in _CALLS]
         if not isinstance(self._output, torch.fx.Node) or not self.nodes:
-            raise _untraced(model, "forward gives no tensor of its own")
+            raise _untraced("forward gives no tensor of its own")
         self._check_values(example)
         layers = [str(node.target if node.op == "call_module" else node.name) for node in self.nodes]
-        self.chain = Chain(type(model).__name__, layers, dense.layout, self._variables())
+        self.chain = Chain(type(model).__name__, layers, dense.layout, self._variables(), self._kept())
 
     def _check_values(self, example: Mapping[str, Any]) -> None:
         """Raise ModelRefused if what was traced gives other values than forward, as where that looks at its inputs."""
         with torch.no_grad(), same_draws():
             wanted = copy.deepcopy(self.model)(**example)
         if not torch.equal(self._seen[self._output].value, wanted):
-            raise _untraced(self.model, "the traced forward gives other values than the module")
+            raise _untraced("the traced forward gives other values than the module")
+
+    def _kept(self) -> list[Uncrossed]:
+        """Return the values that are no tensors."""
+        made = {**dict.fromkeys(self._given, 0), **{node: at for at, node in enumerate(self.nodes, FIRST_LAYER)}}
+        last = {each: at for at, node in enumerate(self.nodes, FIRST_LAYER) for each in node.all_input_nodes}
+        return [
+            Uncrossed(at, last[node], f"{node.name}, which layer {last[node]} takes, is no tensor, and crosses no cut")
+            for node, at in made.items()
+            if node in last and not isinstance(self._seen[node].value, torch.Tensor)
+        ]
 
     def _variables(self) -> list[Variable]:
         named = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
@@ -90,17 +100,10 @@ class Traced:
         return found + [each for each in taken if id(each) in known]
 
     def crossing(self, layer: int) -> list[Any]:
-        """Return the nodes whose tensors cross the cut before a layer. Raises ModelRefused for what is no tensor."""
+        """Return the nodes whose tensors cross the cut before a layer."""
         behind = self.nodes[layer - FIRST_LAYER :]
         taken = {each for node in behind for each in node.all_input_nodes} | {self._output}
-        found = [each for each in (*self._given, *self.nodes[: layer - FIRST_LAYER]) if each in taken]
-        for each in found:
-            if not isinstance(self._seen[each].value, torch.Tensor):
-                raise ModelRefused(
-                    f"first_layer = {layer}: {each.name} of {self.chain.model!r} crosses this cut and is no tensor; "
-                    "choose a cut before it is made, or behind the layers that take it"
-                )
-        return found
+        return [each for each in (*self._given, *self.nodes[: layer - FIRST_LAYER]) if each in taken]
 
     def has_gradient(self, node: Any) -> bool:
         """Return whether the gradient of a node's tensor comes back over a cut."""
@@ -285,8 +288,5 @@ def _default(placeholder: Any) -> Any:
     return placeholder.args[0] if placeholder.args else None
 
 
-def _untraced(model: Any, why: str) -> ModelRefused:
-    return ModelRefused(
-        f"{type(model).__name__} is not cut between its layers: torch.fx does not trace its forward ({why}); leave out "
-        "what branches on values, or set resources.workers.stages: 2, which cuts behind the rows"
-    )
+def _untraced(why: str) -> ModelRefused:
+    return ModelRefused(f"torch.fx does not trace its forward, which may not branch on values ({why})")

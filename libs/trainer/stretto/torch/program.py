@@ -24,7 +24,6 @@ from ..model.entry_point import Task
 from ..model.one_step import REPEATED, Reference, Ruled, Trial
 from ..model.program import (
     LARGEST_EMBEDDING,
-    LIMITED_NORMS,
     ROWS,
     Gradients,
     Inputs,
@@ -38,12 +37,11 @@ from ..model.program import (
     pieces,
     state_of,
     state_refused,
-    uncut,
     updates_of,
 )
 from ..model.reading import Feature
 from ..optimizers import Clipping, Updates
-from ..parts import FIRST_LAYER, Part
+from ..parts import ModelLayer, Part
 from ..readers import Batch
 from .objective import own_loss
 from .optimizer import divided, from_torch
@@ -281,22 +279,22 @@ class TorchProgram(TorchBase):
 
     # --- parts --------------------------------------------------------------------------------------------
 
-    @property
-    def layers(self) -> Sequence[str]:
-        """The names of the layers in the order in which a step passes them; the first are the rows."""
-        return [ROWS, *self._traced.chain.layers]
+    def _uncut(self) -> str:
+        return self._traced if isinstance(self._traced, str) else ""
 
-    def part(self, first: int, until: int | None) -> Part:
-        """Return the layers from one behind the rows up to another one, or to the end. Raises ModelRefused."""
-        if (first, until) == (FIRST_LAYER, None):
-            return super().part(first, until)
-        if self.updates.limits_norms:
-            raise uncut(first, type(self.model).__name__, LIMITED_NORMS)
-        return TorchPart(self._traced, first, until)
+    def _cut_layers(self) -> Sequence[ModelLayer]:
+        return self._whole().chain.layers
+
+    def _part(self, first: int, until: int | None) -> Part:
+        return TorchPart(self._whole(), first, until)
+
+    def _whole(self) -> Traced:
+        assert isinstance(self._traced, Traced), "else the model is not cut"
+        return self._traced
 
     @functools.cached_property
-    def _traced(self) -> Traced:
-        """The module, traced so that it can be cut between its layers. Raises ModelRefused if it cannot."""
+    def _traced(self) -> Traced | str:
+        """The module, traced so that it can be cut between its layers, or why it cannot."""
         trial = self.trial()
         widths = [each.dimension for each in self.layout.tables]
         rows = [np.zeros((len(of), width), np.float32) for of, width in zip(trial.keys.tables, widths, strict=True)]
@@ -316,7 +314,11 @@ class TorchProgram(TorchBase):
             ),
             lambda found: updates.within(updates.of_dense, found),
         )
-        return Traced(self.model, [*self.tables], dict(zip(self.tables, gathered, strict=True)) | features, dense)
+        example = dict(zip(self.tables, gathered, strict=True)) | features
+        try:
+            return Traced(self.model, [*self.tables], example, dense)
+        except ModelRefused as refused:
+            return str(refused)
 
     def predict(self, rows: Sequence[F32], keys: KeyBatch, dense: F32, state: F32, batch: Batch) -> F32:
         """Return the probabilities of label 1: [n]."""

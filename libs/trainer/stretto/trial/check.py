@@ -25,7 +25,7 @@ from ..model.entry_point import Task, check_reads_partitions, load, read_of
 from ..progress import speaker
 
 if TYPE_CHECKING:
-    from ..model.program import Program
+    from ..model.program import Options, Program
 
 STEPS = 60
 LEAST = {"pull": "bfloat16", "push": "int8"}
@@ -41,7 +41,8 @@ NO_SAMPLES = (
 
 @dataclass(frozen=True, slots=True)
 class CheckRequest:
-    """The model and the data to try. samples: of one epoch; 0: as many as the task's reader says."""
+    """The model and the data to try. samples: of one epoch; 0: as many as the task's reader says. job: all fields of
+    the job file that states them, if one does. is_of_cuts: nothing is tried but whether its stages can be cut."""
 
     entry: str
     path: str = ""
@@ -52,6 +53,8 @@ class CheckRequest:
     batch_size: int = 512
     embedding_dim: int | None = None
     steps: int = STEPS
+    job: dict[str, Any] = field(default_factory=dict[str, Any])
+    is_of_cuts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,15 @@ class CheckFinding:
 
     where: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckLayer:
+    """A layer as stages count them; 0 is the rows. uncut: why no stage can begin with it; "" where one can."""
+
+    number: int
+    name: str
+    uncut: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +109,17 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The result of a trial. job: a job file, ready to submit where nothing was found."""
+    """The result of a trial. job: a job file, ready to submit where nothing was found; "" where one was given.
+
+    layers: of the model, if it could be built. uncut: why the model is not cut between its layers behind the rows,
+    which then are one; "" where it may be.
+    """
 
     findings: list[CheckFinding]
     figures: Figures | None
     job: str
+    layers: list[CheckLayer] = field(default_factory=list[CheckLayer])
+    uncut: str = ""
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON-able values."""
@@ -113,12 +131,11 @@ class Report:
 
 def check(request: CheckRequest, told: Callable[[str], None] = lambda _: None) -> Report:
     """Try a model and its data, and go on after an obstacle as far as possible. told: called with each stage."""
-    from ..build import make_program
-    from ..model.program import FIRST_SAMPLES, Options, ends_in_single
+    from ..build import make_program, options_of
 
     findings: list[CheckFinding] = []
     try:
-        spec = JobSpec.parse(_job(request, request.samples, None)).model
+        spec = JobSpec.parse(request.job or _job(request, request.samples, None))
     except WireError as error:
         return Report([CheckFinding("job", str(each)) for each in error.findings], None, "")
     task = program = None
@@ -126,32 +143,60 @@ def check(request: CheckRequest, told: Callable[[str], None] = lambda _: None) -
     samples = request.samples
     told("importing the model's code")
     with _Noting(findings, "model"):
-        task = load(spec)
+        task = load(spec.model)
     if task is not None:
         samples = samples or samples_of(task)
         if not samples and not request.partition:
             findings.append(CheckFinding("data", NO_SAMPLES))
-        told("reading")
-        with _Noting(findings, "data"):
-            if request.partition:
-                check_reads_partitions(task)
-            _check_reading(task, request.partition, min(request.batch_size, samples or request.batch_size))
+        if not request.is_of_cuts:
+            told("reading")
+            with _Noting(findings, "data"):
+                if request.partition:
+                    check_reads_partitions(task)
+                _check_reading(task, request.partition, min(request.batch_size, samples or request.batch_size))
         told("building the model")
-        options = Options(
-            batch_size=request.batch_size,
-            embedding_dim=spec.embedding_dim,
-            is_dimension_stated=request.embedding_dim is not None,
-            first_samples=min(FIRST_SAMPLES, samples or request.batch_size),
-            first_partition=request.partition,
-            ends_in_single=ends_in_single([samples], request.batch_size),
-        )
         with _Noting(findings, "model"):
-            program = make_program(task, options)
-    if program is not None and not any(finding.where == "data" for finding in findings):
+            program = make_program(task, options_of(spec) if request.job else _options(request, spec, samples))
+    layers, uncut = ([], "") if program is None else _layers(program, spec, findings)
+    if program is not None and not request.is_of_cuts and not any(finding.where == "data" for finding in findings):
         told(f"training {counted(request.steps, 'step')}")
         with _Noting(findings, "model"):
             figures = _measured(program, request, samples)
-    return Report(findings, figures, "" if findings else commented(_job(request, samples, task)))
+    job = "" if findings or request.job else commented(_job(request, samples, task))
+    return Report(findings, figures, job, layers, uncut)
+
+
+def _options(request: CheckRequest, spec: JobSpec, samples: int) -> Options:
+    """Return the settings of a model whose job file is yet to be written."""
+    from ..model.program import FIRST_SAMPLES, Options, ends_in_single
+
+    return Options(
+        batch_size=request.batch_size,
+        embedding_dim=spec.model.embedding_dim,
+        is_dimension_stated=request.embedding_dim is not None,
+        first_samples=min(FIRST_SAMPLES, samples or request.batch_size),
+        first_partition=request.partition,
+        ends_in_single=ends_in_single([samples], request.batch_size),
+    )
+
+
+def _layers(program: Program, spec: JobSpec, findings: list[CheckFinding]) -> tuple[list[CheckLayer], str]:
+    """Return the layers of a model, and why it is not cut between them. A stage of the job that cannot begin where the
+    initial plan says is noted."""
+    found: list[CheckLayer] = []
+    uncut = ""
+    with _Noting(findings, "model"):
+        found = [CheckLayer(number, each.name, each.uncut) for number, each in enumerate(program.layers)]
+        uncut = program.uncut
+    plan = spec.resources.initial
+    begins = {} if plan is None else {place.stage: place.first_layer for place in plan.worker_places}
+    for stage in sorted({*begins} - {0}, reverse=True):  # a cut is told by the stage that begins with it
+        with _Noting(noted := list[CheckFinding](), "job"):
+            program.part(begins[stage], begins.get(stage + 1))
+        if noted:
+            findings.append(CheckFinding(noted[0].where, f"resources.initial.groups, stage {stage}: {noted[0].text}"))
+            break
+    return found, uncut
 
 
 def samples_of(task: Task) -> int:

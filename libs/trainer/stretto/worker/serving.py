@@ -41,7 +41,7 @@ class ServedSteps:
         self._server = StageServer(self._stage, settings.plane_address, access)
         self.address = self._server.address
         names = program.layers
-        log.info("stage %d: layers from %d on, of %d (%s)", settings.stage, first, len(names), names[first])
+        log.info("stage %d: layers from %d on, of %d (%s)", settings.stage, first, len(names), names[first].name)
 
     def run(self, parameters: Parameters, leaving: threading.Event) -> int:
         """Serve until the worker is to leave; return the exit code of its process."""

@@ -95,12 +95,34 @@ def shared() -> Any:
     return keras.Model(rows, keras.layers.Dense(1)(layer(layer(keras.layers.Flatten()(rows)))))
 
 
+def masked() -> Any:
+    """Return a model whose LSTM takes a mask."""
+    rows = keras.Input((3, 4), name="rows")
+    x = keras.layers.LSTM(5)(keras.layers.Masking()(keras.layers.Dense(4)(rows)))
+    return keras.Model(rows, keras.layers.Dense(1)(x))
+
+
+def test_layers_are_told_with_the_cuts_that_are_possible() -> None:
+    layers = make_program(Small(shared), Options(embedding_dim=4)).layers
+    assert [bool(each.uncut) for each in layers] == [False, False, False, True, False]
+    task = Small(shared)
+    task.clipping = Clipping(global_norm=1.0)
+    program = make_program(task, Options(embedding_dim=4))
+    assert len(program.layers) == 2
+    assert "norms" in program.uncut
+    (of_lstm,) = (
+        each.uncut for each in make_program(Small(masked), Options(embedding_dim=4)).layers if "lstm" in each.name
+    )
+    assert "the mask of" in of_lstm
+
+
 @pytest.mark.parametrize(
     ("build", "first", "until", "options", "why"),
     [
-        (shared, 3, None, {}, "is taken by the layers \\[2, 3\\]"),
-        (shared, 1, 5, {}, "to 4 \\(dense_"),
-        (shared, 9, None, {}, "and each stage computes at least one"),
+        (shared, 3, None, {}, "first_layer = 3: no cut before dense.* by the layers 2, 3, .* with layer 2 or 4;"),
+        (shared, 1, 5, {}, "first_layer = 5 of the next stage: .* to 4 \\(dense_"),
+        (shared, 9, None, {}, "first_layer = 9: .* to 4 \\(dense_.* stage 2 can begin with layer 2 or 4"),
+        (shared, 4, 2, {}, "first_layer = 2 of the next stage: the stage before it begins with layer 4"),
         (shared, 2, None, {"clipping": True}, "norms of its gradients are limited"),
     ],
 )

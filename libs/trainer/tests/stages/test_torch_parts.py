@@ -123,12 +123,11 @@ class Counting(Shared):
 @pytest.mark.parametrize(
     ("build", "first", "until", "attributes", "why"),
     [
-        (Shared, 3, None, {}, "the variable layer.weight is taken by the layers \\[2, 3\\]"),
-        (Shared, 1, 5, {}, "to 4 \\(last\\)"),
-        (Shared, 9, None, {}, "and each stage computes at least one"),
+        (Shared, 3, None, {}, "the variable layer.weight is taken by the layers 2, 3, .* with layer 2 or 4;"),
+        (Shared, 1, 5, {}, "first_layer = 5 of the next stage: .* to 4 \\(last\\)"),
         (Shared, 2, None, {"clipping": Clipping(global_norm=1.0)}, "norms of its gradients are limited"),
-        (Branching, 2, None, {}, "torch.fx does not trace its forward .*stages: 2"),
-        (Counting, 3, None, {}, "size of 'Counting' crosses this cut and is no tensor"),
+        (Branching, 2, None, {}, "torch.fx does not trace its forward, .*stages: 2"),
+        (Counting, 3, None, {}, "size, which layer 4 takes, is no tensor, and crosses no cut"),
     ],
 )
 def test_a_module_that_cannot_be_cut_there_is_refused(
@@ -138,6 +137,12 @@ def test_a_module_that_cannot_be_cut_there_is_refused(
     with pytest.raises(ModelRefused, match=why):
         program.part(first, until)
     program.part(1, None)
+
+
+def test_a_module_that_is_not_traced_has_one_layer_behind_its_rows() -> None:
+    program = make_program(Task(Branching), Options(embedding_dim=WIDTH))
+    assert [each.name for each in program.layers] == ["rows", "Branching as a whole"]
+    assert "torch.fx does not trace its forward" in program.uncut
 
 
 def drawn(rows: Any) -> Any:

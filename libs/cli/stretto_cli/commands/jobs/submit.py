@@ -18,7 +18,8 @@ from stretto_wire.jobspec.jobfile import read_job
 from ... import render
 from ...command import command
 from ...errors import BadInput, CliError
-from ...options import GatewayOptions
+from ...options import GatewayOptions, complaints
+from ...trainer_process import run, trial_of
 
 LAST_EVENTS = frozenset({"job-finished", "job-failed", "job-cancelled"})
 
@@ -46,6 +47,8 @@ def submit(
     belongs to one job for ever: to train the same job again, give it another name with --name.
     """
     text = read_spec(file, name, here=options.url is None)
+    if options.url is None:
+        refuse_uncut(file, read_job(text), quiet=options.is_json)
     with options.connect() as gateway:
         done = gateway.submit(text)
         if not follow:
@@ -56,6 +59,26 @@ def submit(
         options.answer(view, lambda: render.job_summary(view))
     if fault := render.fault_of(view):
         raise CliError(fault)
+
+
+def refuse_uncut(file: Path, spec: JobSpec, *, quiet: bool) -> None:
+    """Raise BadInput if a stage of the initial plan cannot begin where it says, in a model that can be built here.
+
+    Two stages are cut behind the rows, which is possible in any model.
+    """
+    plan = spec.resources.initial
+    if spec.program is not None or plan is None or plan.stages < 3:
+        return
+    try:
+        asked = json.dumps(trial_of(spec) | {"is_of_cuts": True})
+        found = run(["stretto.trial.check"], asked, quiet=quiet, what=f"{spec.model.entry} was not built")["findings"]
+    except CliError as error:
+        found = [{"where": "model", "text": str(error)}]
+    if wrong := next((each["text"] for each in found if each["where"] == "job"), ""):
+        raise BadInput(f"{file} is refused: {wrong}")
+    if found:
+        untried = f"whether the stages can begin where they say was not tried here: {found[0]['text']}"
+        complaints.print(untried, markup=False, highlight=False)
 
 
 def follow_to_the_end(gateway: Documents, job: str, quiet: bool = False) -> dict[str, Any]:
