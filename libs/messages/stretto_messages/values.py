@@ -185,7 +185,7 @@ FirstLayer = Annotated[
     int,
     Ge(0),
     Le(LAYERS_MAX),
-    Doc("first layer of a worker's stage, in the order of the model's layers; 0 is the rows"),
+    Doc("first layer of a worker's stage, as `stretto check` lists the layers of a model; 0 is the rows"),
 ]
 
 

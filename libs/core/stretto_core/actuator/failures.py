@@ -10,8 +10,9 @@ from stretto_core.actuator.state import ActuatorState, Facts, Pod
 USER_ERROR = 3
 """Exit code of a pod whose user's code or data failed."""
 UNTRAINED_USER_FAILURES = 1
-"""Ends of workers with the user's error that a job survives before it has trained a sample. The second try excludes an
-accident of one machine; code and data that have never worked would fail again."""
+"""Ends of workers with the user's error that a job survives before it has trained a sample, or before its first plan
+is applied if they are of a later stage. The second try excludes an accident of one machine; code and data that have
+never worked would fail again."""
 
 STABLE_S = 30.0
 """A pod that ran at least so long before it died starts the back-off of its role afresh."""
@@ -54,7 +55,7 @@ def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str |
         return f"the model cannot be built{detail}"  # a server runs no other code of the user's: it would fail again
     if event.exit_code == USER_ERROR:
         state.user_failures += 1
-        return _too_many_user_failures(state, what, detail)
+        return _too_many_user_failures(state, pod, what, detail)
     crashed = _count_crash(state, pod, event, now) if pod.role == "worker" else None
     if failures > PLATFORM_FAILURES:
         return f"{what}; {failures} {pod.role} pods in a row died within {STABLE_S:g} s of their start{detail}"
@@ -74,13 +75,18 @@ def program_ended(state: ActuatorState, event: PodExited) -> Facts:
     return fail(state, f"the program of {event.pod} failed after the last sample, and may not have saved: {what}")
 
 
-def _too_many_user_failures(state: ActuatorState, what: str, detail: str) -> str | None:
-    """Return the reason if workers ended with the user's error more often than the job survives."""
+def _too_many_user_failures(state: ActuatorState, pod: Pod, what: str, detail: str) -> str | None:
+    """Return the reason if workers ended with the user's error more often than the job survives.
+
+    The job trains without a later stage, and would do so to its end if no worker can compute its layers.
+    """
     times = state.user_failures
     if times > state.worker_failures_allowed:
         bound = f"restarts.worker_failures allows {state.worker_failures_allowed}"
     elif not state.has_trained and times > UNTRAINED_USER_FAILURES:
         bound = "the job has not trained any sample"
+    elif pod.stage and not state.applied_version and times > UNTRAINED_USER_FAILURES:
+        bound = f"stage {pod.stage} has not computed any step"
     else:
         return None
     repeated = f"workers ended so {times} time{'s' * (times != 1)}"

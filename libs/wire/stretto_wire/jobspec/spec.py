@@ -596,7 +596,7 @@ class RestartSpec(Spec):
             ge=0,
             le=10**6,
             description="worker exits by errors of the user's code; one more fails the job, and so does the second "
-            "before the job has trained a sample",
+            "before the job has trained a sample, or of a later stage before it has begun",
         ),
     ] = 10
     shard_failures: Annotated[
