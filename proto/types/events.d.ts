@@ -323,6 +323,8 @@ export interface DeviceSpeed {
   log_sd: number;
   /** The job that measured it. */
   job: string;
+  /** Time at which that job ended; 0: not known. */
+  measured_at_s?: number;
 }
 
 /** Quality on held-out samples: those that follow the training samples in the dataset. */
@@ -397,7 +399,7 @@ export interface GroupMember {
   device?: string;
   /** stage of a worker: 0 reads samples and pulls rows; a later one computes the layers from its first one on */
   stage?: number;
-  /** first layer of a worker's stage, in the order of the model's layers; 0 is the rows */
+  /** first layer of a worker's stage, as `stretto check` lists the layers of a model; 0 is the rows */
   first_layer?: number;
 }
 
@@ -1218,7 +1220,7 @@ export interface ResourceSpec {
 
 /** Numbers of failures after which a job or a shard is given up. A lost pod never counts against its shard. */
 export interface RestartSpec {
-  /** worker exits by errors of the user's code; one more fails the job, and so does the second before the job has trained a sample */
+  /** worker exits by errors of the user's code; one more fails the job, and so does the second before the job has trained a sample, or of a later stage before it has begun */
   worker_failures?: number;
   /** failed attempts after which a shard is abandoned */
   shard_failures?: number;
@@ -1468,7 +1470,7 @@ export interface WorkerGroup {
   memory_bytes: number;
   /** stage of a worker: 0 reads samples and pulls rows; a later one computes the layers from its first one on */
   stage?: number;
-  /** first layer of a worker's stage, in the order of the model's layers; 0 is the rows */
+  /** first layer of a worker's stage, as `stretto check` lists the layers of a model; 0 is the rows */
   first_layer?: number;
 }
 

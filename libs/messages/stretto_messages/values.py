@@ -18,6 +18,7 @@ from stretto_messages.base import (
     Cores,
     Count,
     Doc,
+    EpochSeconds,
     Fraction,
     InvalidValue,
     JobId,
@@ -445,6 +446,10 @@ class DeviceSpeed(Record):
     """Standard deviation of the logarithm of that number."""
     job: JobId
     """The job that measured it."""
+    measured_at_s: EpochSeconds = 0.0
+    """Time at which that job ended; 0: not known."""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"measured_at_s"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 from stretto_messages.base import GIB
-from stretto_messages.values import Match, Plan, PlanKind, WorkerGroup
+from stretto_messages.values import DeviceSpeed, Match, Plan, PlanKind, WorkerGroup
 from stretto_wire.rest.sentences import sentence
 from stretto_wire.rest.views import Decision, Outcome, WarmStart
 
@@ -66,7 +66,7 @@ def test_a_change_says_what_it_should_bring_for_how_much_and_what_it_brought(giv
     ("kind", "like", "told"),
     [
         ("initial", (), "The job file asks for this size"),
-        ("warm-start", (), "No similar job has run here, so it starts small"),
+        ("warm-start", (), "No similar job was completed here, so it starts small"),
         ("warm-start", (Match(job="a", similarity=1.0, weight=1.0, plan=OLD, throughput=1.0),),
          "Similar jobs ran well at about this size"),
         ("fit-capacity", (), "The cluster has no room for more"),
@@ -77,6 +77,16 @@ def test_a_first_plan_says_where_it_comes_from(kind: PlanKind, like: tuple[Match
     given.warm_start = WarmStart(0.0, like, 0.5, OLD)
     size = "2 workers and 1 parameter server for 0.115 an hour; it trained 26,800 samples a second."
     assert sentence(given) == f"{told}: {size}"
+
+
+def test_a_first_plan_tells_who_measured_the_speed_of_a_type_beforehand() -> None:
+    given = replace(decision("warm-start"), previous=None)
+    speed = DeviceSpeed(device="gpu-a", cores=5.87, log_sd=0.1, job="ranking-on-gpu-a", measured_at_s=1.7e9)
+    given.warm_start = WarmStart(0.0, (), 0.5, OLD, (speed, replace(speed, device="b", cores=1.0, measured_at_s=0.0)))
+    assert sentence(given).endswith(
+        "; a unit of gpu-a counts as 5.87 cores, which the job ranking-on-gpu-a measured until 2023-11-14 22:13 UTC"
+        "; a unit of b counts as 1 core, which the job ranking-on-gpu-a measured."
+    )
 
 
 def test_a_first_plan_tells_the_stages_of_its_workers() -> None:

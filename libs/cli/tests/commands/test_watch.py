@@ -112,7 +112,7 @@ def test_a_job_fits_the_screen_and_nothing_but_reasons_is_cut(width: int, rows: 
     assert len(lines) < rows
     assert all(len(line) == width for line in lines)
     cut = [line for line in lines if line.rstrip(" │╮").endswith("…")]
-    assert all("Tried, to learn what it brings" in line or "No similar job has run" in line for line in cut)
+    assert all("Tried, to learn what it brings" in line or "No similar job was completed" in line for line in cut)
     told = "\n".join(lines)
     for words in ("54.3% of 4,000,000", "39,157/s", "46.7 s left", "ps-0", "174,961", "0.48/0.5", "814 MiB/2 GiB",
                   "v4   measure", "37.4k/s → –"):  # fmt: skip

@@ -200,10 +200,14 @@ class JobProfile:
         require("samples", self.samples, 1)
         require("weight", self.weight, 1e-9)
 
+    def asks_for(self, device: str) -> bool:
+        """Return whether workers may have this type of devices."""
+        return bool({device, ANY_DEVICE} & {*self.devices_asked})
+
     def among(self, devices: Iterable[DeviceType]) -> JobProfile:
         """Return the profile in a cluster that has these types of devices, with their prices."""
         known = {each.device: each for each in self.speeds}
-        asked = (each for each in devices if {each.name, ANY_DEVICE} & {*self.devices_asked})
+        asked = (each for each in devices if self.asks_for(each.name))
         may = tuple(each.as_known(known[each.name]) if each.name in known else each for each in asked)
         if may == self.devices:
             return self

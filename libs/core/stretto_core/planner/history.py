@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from typing import Any
 
 from stretto_messages.planner import HistoryMatched, HistoryRecorded
 from stretto_messages.values import TYPES_MAX, Match
@@ -23,11 +24,16 @@ class HistoryMachine:
     reported what they liked.
     """
 
-    version = 1
+    version = 2
 
     def __init__(self, state: HistoryState | None = None, settings: HistorySettings | None = None) -> None:
         self.state = state or HistoryState()
         self.settings = settings or HistorySettings()
+
+    @staticmethod
+    def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
+        """Continue a state of an earlier version, which told speeds of types that a job may not have, too."""
+        return state
 
     def handle(self, event: HistoryEvent, now: float) -> list[Action]:
         """Remember a past job, or match a new one."""
@@ -68,7 +74,7 @@ class HistoryMachine:
             )
 
         similar = closest((past for past in of_team if not past.cancelled), settings.similar_jobs)
-        measured = closest((past for past in of_team if past.speeds), settings.jobs_kept)
+        speeds = known_speeds(closest((past for past in of_team if past.speeds), settings.jobs_kept))
         return HistoryMatched(
             job=event.job,
             metadata=dict(profile.metadata),
@@ -86,5 +92,5 @@ class HistoryMachine:
             smoothing=settings.smoothing,
             plan=smoothed_plan(similar, profile.limits),
             model=next((job.past.model for job in reversed(similar) if job.past.model is not None), None),
-            speeds=known_speeds(measured)[:TYPES_MAX],
+            speeds=tuple(each for each in speeds if profile.asks_for(each.device))[:TYPES_MAX],
         )

@@ -98,7 +98,7 @@ class PlanMachine:
     Larger than 250 lines: all of it reads and writes the state of one job; its algorithms are in files of their own.
     """
 
-    version = 5
+    version = 6
 
     def __init__(
         self,
@@ -118,6 +118,7 @@ class PlanMachine:
         """Continue a state of an earlier version: nothing was known of a watched program's use, or of types' speeds.
 
         The first stage is measured anew: its ratios were to predictions in which rows crossed to the next in no time.
+        Before 6, speeds had no time.
         """
         later = [each for each in state.get("stage_ratios", ()) if each["stage"]]
         return state | {"stage_ratios": later}
@@ -374,7 +375,7 @@ class PlanMachine:
         state, profile, fitted = self.state, self.state.profile, self.state.model
         state.ended, state.completed = True, isinstance(event, JobCompleted)
         model = FittedModel.of(fitted) if fitted is not None else None
-        speeds = model.speeds(state.job) if model is not None else ()
+        speeds = tuple(replace(each, measured_at_s=now) for each in model.speeds(state.job)) if model else ()
         cancelled = isinstance(event, JobCancelled) and len(speeds) > 0
         recorded = state.completed or cancelled
         if not recorded or profile is None or state.plan is None or state.throughput <= 0:

@@ -97,6 +97,7 @@ def test_a_cancelled_job_leaves_what_it_measured_of_a_type(compute_s: float, cor
     _, (recorded,) = measured_beforehand(compute_s)
     (speed,) = recorded.speeds
     assert (speed.device, speed.job, recorded.cancelled) == ("fast", "before", True)
+    assert speed.measured_at_s > 0
     within = math.exp(2 * speed.log_sd)
     assert cores / within < speed.cores < cores * within
     assert speed.log_sd < GUESSED_SD, "more is known than of a stated speed"

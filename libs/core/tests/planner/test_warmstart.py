@@ -26,7 +26,7 @@ from stretto_core.planner.warmstart import (
 )
 from stretto_messages.base import GIB, InvalidValue
 from stretto_messages.planner import HistoryMatched, HistoryRecorded, PlanProposed
-from stretto_messages.values import TYPES_MAX, DeviceSpeed, Plan
+from stretto_messages.values import ANY_DEVICE, TYPES_MAX, DeviceSpeed, Plan
 
 LIMITS = JobLimits(Plan(1, 1, 0.25, 0.25, GIB // 2, GIB // 2), Plan(64, 16, 32.0, 32.0, 64 * GIB, 64 * GIB))
 
@@ -125,7 +125,7 @@ def test_a_speed_is_of_the_most_similar_job_and_less_sure_the_less_alike_that_is
         measured = tuple(DeviceSpeed(device=name, cores=cores, log_sd=0.1, job=job) for name, cores in speeds)
         known = replace(past_job(job, {"rows": count}, PLAN, 1e9), speeds=() if job == "none" else measured)
         machine.handle(known, 0.0)
-    opened = JobProfile(512, 1000, JobLimits(PLAN, PLAN), metadata={"rows": 1000})
+    opened = JobProfile(512, 1000, JobLimits(PLAN, PLAN), metadata={"rows": 1000}, devices_asked=(ANY_DEVICE,))
     (action,) = machine.handle(JobOpened("new", opened), 0.0)
     assert isinstance(action, Emit)
     assert isinstance(action.fact, HistoryMatched)
@@ -134,6 +134,9 @@ def test_a_speed_is_of_the_most_similar_job_and_less_sure_the_less_alike_that_is
     )
     assert action.fact.speeds[0].log_sd == pytest.approx(math.hypot(0.1, 0.5 * GUESSED_SD))
     assert [match.job for match in action.fact.matches] == ["none"]
+    (of_cores,) = machine.handle(JobOpened("cores", replace(opened, devices_asked=())), 0.0)
+    assert isinstance(of_cores, Emit)
+    assert of_cores.fact.speeds == ()
 
 
 @pytest.mark.parametrize("log_sd", [92.0, math.inf, math.nan])

@@ -6,9 +6,10 @@ A sentence has figures of three digits, prices in the currency of the job's pric
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 from stretto_messages.base import GIB, counted, three_digits
-from stretto_messages.values import ON_CORES, Plan
+from stretto_messages.values import ON_CORES, DeviceSpeed, Plan
 
 from .views import Decision
 
@@ -32,12 +33,20 @@ def _first(decision: Decision) -> str:
         reason = "the cluster has no room for more"
     elif decision.kind == "warm-start":
         like = decision.warm_start is not None and decision.warm_start.matches
-        reason = (
-            "similar jobs ran well at about this size" if like else "no similar job has run here, so it starts small"
-        )
+        small = "no similar job was completed here, so it starts small"
+        reason = "similar jobs ran well at about this size" if like else small
     brought = decision.outcome.throughput
     trains = "" if brought is None else f"; it trained {three_digits(brought)} samples a second"
-    return f"{reason}: {_count(decision.plan)} for {three_digits(decision.cost_per_hour)} an hour{trains}"
+    known = "".join(map(_known, decision.warm_start.speeds)) if decision.warm_start else ""
+    return f"{reason}: {_count(decision.plan)} for {three_digits(decision.cost_per_hour)} an hour{trains}{known}"
+
+
+def _known(speed: DeviceSpeed) -> str:
+    """Return who measured the speed of a type of devices beforehand, and when."""
+    ended = datetime.fromtimestamp(speed.measured_at_s, UTC)
+    when = f" until {ended:%Y-%m-%d %H:%M} UTC" if speed.measured_at_s else ""
+    cores = counted(1, "core") if speed.cores == 1 else f"{three_digits(speed.cores)} cores"
+    return f"; a unit of {speed.device} counts as {cores}, which the job {speed.job} measured{when}"
 
 
 def _change(decision: Decision, previous: Plan) -> str:

@@ -16,6 +16,7 @@ from stretto_messages.values import (
     Alternative,
     Candidate,
     CheckpointRef,
+    DeviceSpeed,
     Evaluation,
     FeedProfile,
     Interval,
@@ -163,6 +164,8 @@ class WarmStart(View):
     matches: tuple[Match, ...]
     smoothing: float
     plan: Plan | None
+    speeds: tuple[DeviceSpeed, ...] = ()
+    """Speeds that past jobs have measured, of the types of devices that the job may have."""
 
 
 @dataclass(slots=True)

@@ -134,7 +134,9 @@ class JobFold(Fold):
 
     @fold.register
     def _(self, message: HistoryMatched) -> None:
-        self.evidence.warm_start = views.WarmStart(self.time_s, message.matches, message.smoothing, message.plan)
+        self.evidence.warm_start = views.WarmStart(
+            self.time_s, message.matches, message.smoothing, message.plan, message.speeds
+        )
 
     @fold.register
     def _(self, message: CandidatesComputed) -> None:
