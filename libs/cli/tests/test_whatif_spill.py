@@ -96,7 +96,7 @@ def profiles(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_a_job_gives_the_figures_that_the_file_leaves_out(profiles: list[dict[str, Any]]) -> None:
-    """Of the page, with fewer rows. The server of 602,004 rows was pulled 482,000 rows in 350.6 steps."""
+    """The page has more rows. The server of 602,004 rows was pulled 482,000 rows in 350.6 steps."""
     given = {
         "miss_ratios": list(MISS_RATIOS), "rows": 40_000_000, "row_bytes": 152.6,
         "other_bytes": 162_529_280 - 97_517_568, "rows_per_step": 482_000 / (35_900 / 512 * 5),
