@@ -190,6 +190,7 @@ class History:
 
     async def _ended(self, installation: SimulatedInstallation) -> list[str]:
         """Return what is wrong at the end."""
+        self._watch.fit(installation.simulation.server.api.streams[STREAM].last_seq + 1)
         found = books(installation) + self._watch.letters() + await views(installation, True)
         installation.simulation.server.lag_share = 0.0  # whoever looks for himself may be shown less than there is
         services = [self._conditions.make(kind) for kind in self._services]

@@ -54,6 +54,8 @@ class Watch:
         self._plans: dict[str, Plan] = {}
         self._data_cores: dict[str, float] = {}
         """Job -> cores of all its data workers"""
+        self._cycle: tuple[str, int] | None = None
+        """The input of the arbiter's last output: what it decides by one input counts together"""
         self.broken: list[str] = []
         self._fences: dict[str, tuple[str, int]] = {}
         """Service and partition -> who wrote the last fence, and its sequence"""
@@ -125,6 +127,9 @@ class Watch:
                 f"{Check.ONCE}: the output {output} is stored twice: {self._outputs[output]} and {kept.seq}"
             )
         self._outputs[output] = kept.seq
+        if service == "arbiter" and made != self._cycle:
+            self.fit(kept.seq)
+            self._cycle = made
         self._plan(name, job, kept)
         if name == "shard-requeued" and decode(ShardRequeued, kept.data).reason == "lease-expired":
             self.expired.append(f"{Check.EXPIRY}: {job}: a lease expired, at {kept.seq}")
@@ -142,7 +147,7 @@ class Watch:
             self._completed[job] = kept.seq
 
     def _plan(self, name: str, job: str, kept: Kept) -> None:
-        """Check that the last plans and data workers of all jobs that are not finished fit together."""
+        """Note the last plans and data workers of all jobs that are not finished."""
         if name == "plan-decided":
             decided = decode(PlanDecided, kept.data)
             self._plans[job] = decided.plan
@@ -153,13 +158,13 @@ class Watch:
             self._plans.pop(job, None)
             self._data_cores.pop(job, None)
             self.finished[job] = decode(JobFinished, kept.data)
-        if name in ("plan-decided", "data-workers-decided"):
-            each = (plan.workers * plan.worker_cpu_cores + plan.ps * plan.ps_cpu_cores for plan in self._plans.values())
-            cores = sum(each) + sum(self._data_cores.values())
-            if cores > self._cores + 1e-6:
-                self.broken.append(
-                    f"{Check.PLANS}: the plans have {cores:g} cores, of {self._cores:g}, since {kept.seq}"
-                )
+
+    def fit(self, seq: int) -> None:
+        """Check that all that was decided before ``seq`` fits together."""
+        each = (plan.workers * plan.worker_cpu_cores + plan.ps * plan.ps_cpu_cores for plan in self._plans.values())
+        cores = sum(each) + sum(self._data_cores.values())
+        if cores > self._cores + 1e-6:
+            self.broken.append(f"{Check.PLANS}: the plans have {cores:g} cores, of {self._cores:g}, before {seq}")
 
     def _checkpoint(self, checkpoint: CheckpointRef, seq: int) -> None:
         """Check that a complete checkpoint is told once, and has each column in one image."""

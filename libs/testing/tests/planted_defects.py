@@ -212,7 +212,7 @@ PLANTS = [
     ),
     Plant(
         "a checkpoint is taken under the name of one that the store has",
-        Steps._take,
+        Steps._look,
         "if newest is not None:",
         "if False:",
         is_of_all=True,

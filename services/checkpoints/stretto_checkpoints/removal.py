@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import contextlib
 
 import structlog
 from stretto_bus.tasks import end
+from stretto_core.checkpoints.state import CheckpointState
 from stretto_wire.surroundings import monotonic_s
 
 from . import manifest
@@ -18,6 +19,7 @@ log = structlog.get_logger("stretto.checkpoints")
 class Removal:
     """Removes one folder after the other, each once.
 
+    The folder of an attempt that was given up stays as long as its manifest may be needed (`CheckpointState.given_up`).
     A server may still write into the folder of an attempt that was given up. That one is removed again whenever a step
     begins, for `again_s` seconds.
     """
@@ -28,13 +30,17 @@ class Removal:
         self._again_s = again_s
         self._expired: list[str] = []
         self._gone: set[str] = set()
+        self._given_up: set[str] = set()
+        self._whole: set[str] = set()
+        """Manifests of attempts that were given up, and are whole"""
         self._attempt = ""
         self._given_up_at_s: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def follow(self, expired: Sequence[str], attempt: str, *, step_begins: bool) -> None:
+    def follow(self, state: CheckpointState, attempt: str, *, step_begins: bool) -> None:
         """Take the URLs of expired manifests, and that of the attempt under way ("" without one)."""
-        now_s = monotonic_s()
+        now_s, expired = monotonic_s(), state.expired
+        self._given_up = {*state.given_up}
         if self._attempt != attempt and self._attempt in expired:
             self._given_up_at_s[self._attempt] = now_s
         self._attempt = attempt
@@ -58,14 +64,24 @@ class Removal:
             await end(self._task)
 
     def _left(self) -> list[str]:
-        return [url for url in self._expired if url not in self._gone]
+        return [url for url in self._expired if url not in self._gone and url not in self._whole & self._given_up]
 
     async def _remove(self) -> None:
         while left := self._left():
             url = left[0]
-            self._gone.add(url)
             try:
                 self._stores.check_own(self._job, url)
+                if url in self._given_up and await asyncio.to_thread(_is_sound, url):
+                    self._whole.add(url)
+                    continue
+                self._gone.add(url)
                 await asyncio.to_thread(manifest.remove, url)
             except Exception as error:  # an old checkpoint that stays does no harm
+                self._gone.add(url)
                 log.warning("old checkpoint not removed", job=self._job, url=url, error=str(error))
+
+
+def _is_sound(url: str) -> bool:
+    with contextlib.suppress(manifest.ManifestError):
+        return bool(manifest.read(url).parts)
+    return False

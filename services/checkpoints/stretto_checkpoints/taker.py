@@ -10,7 +10,7 @@ from stretto_bus.faults import Fault
 from stretto_bus.tasks import end
 from stretto_core.actuator.placement import claim
 from stretto_core.checkpoints.chains import newest_chain
-from stretto_core.checkpoints.names import number_of
+from stretto_core.checkpoints.names import is_restore, number_of
 from stretto_core.checkpoints.observations import ParametersRestored, StepFailed
 from stretto_core.checkpoints.state import CheckpointState, ColumnRestore, Restore
 from stretto_messages.base import bounded
@@ -44,8 +44,8 @@ class Taker:
         self._wake = asyncio.Event()
         self._work: tuple[tuple[str, str], asyncio.Task[None]] | None = None
         self._removal = Removal(job, settings.stores, settings.store_timeout_s)
-        self._tried: set[str] = set()
-        """Checkpoints later than the state knows, from which a restore has begun."""
+        self._later_url = ""
+        """The manifest that a return reads, where it is later than the state knows."""
 
     def follow(self, state: CheckpointState) -> None:
         """Take the state of the machine after a change."""
@@ -61,7 +61,7 @@ class Taker:
                 self._wake.clear()
                 step_begins = await self._reconcile()
                 attempt = self.state.attempt
-                self._removal.follow(self.state.expired, attempt.url if attempt else "", step_begins=step_begins)
+                self._removal.follow(self.state, attempt.url if attempt else "", step_begins=step_begins)
                 await asyncio.to_thread(self._memory.free, self.job, self._in_memory())
                 if self.state.ended and self._work is None and not self._wake.is_set():
                     await asyncio.to_thread(self._cache.close_to, self.job)  # first: a store may take minutes
@@ -136,7 +136,8 @@ class Taker:
 
     async def _report_failure(self, name: str, reason: str, damaged: bool = False, beyond: int = 0) -> None:
         """Repeat until it is journalled: the machine waits for it."""
-        failure = StepFailed(job=self.job, id=name, reason=bounded(reason), damaged=damaged, beyond=beyond)
+        url = self._later_url if is_restore(name) else ""
+        failure = StepFailed(job=self.job, id=name, reason=bounded(reason), damaged=damaged, beyond=beyond, url=url)
         delay_s = 1.0
         while True:
             try:
@@ -206,13 +207,14 @@ class Taker:
         """Return the manifest to restore: the one of ``restore``, or a later one that the state does not know.
 
         A later manifest has a higher number than all that are complete: the installation was restored from an older
-        backup, and the job's later checkpoints are whole. Each is tried once. Raises ManifestError, ManifestDamaged.
+        backup, and the job's later checkpoints are whole. Raises ManifestError, ManifestDamaged.
         """
-        self._tried.add(restore.url)
+        self._later_url = ""
+        gone = {*state.expired, *state.unreadable} - {*state.given_up}
         for later in manifest.later(state.folder, number_of(state.complete[-1].id)) if state.complete else ():
             url = later.checkpoint.url
-            if later.job == self.job and url not in self._tried and url not in state.expired:
-                self._tried.add(url)
+            if later.job == self.job and url not in gone:
+                self._later_url = url
                 log.warning("a later checkpoint than the state knows is restored", job=self.job, url=url)
                 return later
         return manifest.read(restore.url)

@@ -71,6 +71,8 @@ class Steps:
         self._memory = settings.memory
         self._cache = settings.cache
         self._stores = settings.stores
+        self._has_looked = False
+        """It is known whether the store has later checkpoints than the state."""
 
     async def advance(self, attempt: Attempt) -> None:
         """Carry out the step at which an attempt is."""
@@ -85,10 +87,8 @@ class Steps:
     async def _take(self, attempt: Attempt) -> None:
         """Raises NameTaken where the attempt would write over a checkpoint of after the backup that was restored."""
         began_s = self._edge.server_now()
-        folder = attempt.url.rpartition("/")[0].rpartition("/")[0]
-        newest = await asyncio.to_thread(lambda: next(manifest.later(folder, number_of(attempt.id) - 1), None))
-        if newest is not None:
-            raise NameTaken(number_of(newest.checkpoint.url.split("/")[-2]))
+        if not self._has_looked:
+            await self._look(attempt)
         # one lane each: the dispatcher remembers the last reply of a lane. Taken again after our own restart, the first
         # mark is the remembered one; the second is always new, and refused if it had been given before
         first = MarkLedger(job=self._job, request_id=f"mark-first.{attempt.id}", checkpoint=attempt.id)
@@ -114,6 +114,18 @@ class Steps:
             took_s=max(self._edge.server_now() - began_s, 0.0),
         )
         await self._edge.observe(self._job, taken)
+
+    async def _look(self, attempt: Attempt) -> None:
+        """Look once for checkpoints that the state does not know. Raises NameTaken."""
+        folder = attempt.url.rpartition("/")[0].rpartition("/")[0]
+        newest = None
+        try:
+            newest = await asyncio.to_thread(lambda: next(manifest.later(folder, number_of(attempt.id) - 1), None))
+        except ManifestError as error:  # whoever may write there need not list
+            log.warning("not known whether there are later checkpoints", job=self._job, error=str(error))
+        self._has_looked = True
+        if newest is not None:
+            raise NameTaken(number_of(newest.checkpoint.url.split("/")[-2]))
 
     async def _export(self, attempt: Attempt) -> list[Any]:
         """Let every server write its image to the memory reserved for it here, or to its disk."""

@@ -335,3 +335,19 @@ async def test_an_attempt_whose_manifest_is_there_is_complete_without_its_server
         lay(tmp_path, 1, ledger)
         attempt = Attempt("j-000001", url, [0], 1.0, False, stage="storing", ledger="now")
         assert isinstance(await observed(attempt, Edge(), tmp_path), kind)
+
+
+async def test_a_whole_checkpoint_whose_attempt_was_given_up_stays_until_the_next_one(tmp_path: Path) -> None:
+    """A backup did not know that it became whole, and a later difference may add to it."""
+    for number in (1, 2):
+        lay(tmp_path, number, "then")
+    state = CheckpointState(job="j", expired=folders(tmp_path, 1, 2), given_up=folders(tmp_path, 2))
+    settings = CheckpointsSettings(state_folder=tmp_path, store_url=f"file://{tmp_path}")
+    taker = Taker("j", state, Edge(), settings)
+    running = asyncio.create_task(taker.run())
+    assert await until(lambda: not (tmp_path / "j/j-000001").exists() and bool(taker._removal._whole))
+    assert (tmp_path / "j/j-000002/manifest.json").exists()
+    state.given_up = []
+    taker.follow(state)
+    assert await until(lambda: not (tmp_path / "j/j-000002").exists())
+    running.cancel()

@@ -77,6 +77,7 @@ def url_of(state: CheckpointState, name: str) -> str:
 
 def complete(state: CheckpointState, checkpoint: CheckpointRef, bases: list[str]) -> None:
     """Note a complete checkpoint, and mark the folders of chains that are kept no longer."""
+    state.given_up, state.renamed = [], False
     for name in note(state, checkpoint, bases):
         expire(state, url_of(state, name))
 
@@ -86,6 +87,7 @@ def drop(state: CheckpointState) -> Attempt | None:
     attempt = state.attempt
     if attempt is not None:
         expire(state, attempt.url)
+        state.given_up = [*state.given_up[-EXPIRED_KEPT + 1 :], attempt.url]
         state.attempt = None
         state.best_due = state.best_due or attempt.best
     return attempt
@@ -125,13 +127,13 @@ def flushed(state: CheckpointState, attempt: Attempt, took_s: float) -> Checkpoi
     )
 
 
-def rename(state: CheckpointState, attempt: Attempt, beyond: int) -> None:
-    """Let an attempt begin again under a number that the store does not have; the files under its name stay there."""
-    state.attempt = None
-    state.next_number = max(state.next_number, beyond + 1)
+def rename(state: CheckpointState, attempt: Attempt, reason: str) -> list[Message]:
+    """Let an attempt begin again at once, behind all numbers of the store; the files under its name stay there."""
+    state.attempt, state.renamed = None, True
     state.final_due = state.final_due or attempt.final
     state.best_due = state.best_due or attempt.best
     state.requested = True
+    return [] if attempt.final else [failed(state, attempt.id, reason)]
 
 
 def failed(state: CheckpointState, name: str, reason: str) -> CheckpointFailed:
@@ -174,6 +176,8 @@ def adopt(state: CheckpointState, checkpoint: CheckpointRef, bases: list[str]) -
     """
     own = checkpoint.url.startswith(f"{state.folder}/")
     if own and all(known.url != checkpoint.url for known in state.complete):
+        kept = {checkpoint.url, *(url_of(state, name) for name in bases)}
+        state.expired = [url for url in state.expired if url not in kept]
         complete(state, checkpoint, bases)
         state.next_number = max(state.next_number, number_of(checkpoint.id) + 1)
 

@@ -162,6 +162,7 @@ class CheckpointMachine:
         state.restore = None
         state.columns = None
         state.requested = False
+        state.given_up = [] if finished else state.given_up
         if state.attempt is not None and state.attempt.stage == "taking":
             attempts.drop(self.state)
         if finished and state.complete and is_final(state.complete[-1].id):
@@ -264,12 +265,15 @@ class CheckpointMachine:
         return [attempts.flushed(state, attempt, event.took_s)]
 
     def _attempt_failed(self, event: StepFailed, attempt: Attempt, now: float) -> Facts:
-        told = list[Message]()
+        """Give the attempt up, or begin it again at once, where the store has its name; a second time it waits."""
+        state = self.state
         if event.beyond:
-            attempts.rename(self.state, attempt, event.beyond)
+            state.next_number = max(state.next_number, event.beyond + 1)
+        if event.beyond and not state.renamed:
+            told = attempts.rename(state, attempt, event.reason)
         else:
-            told.append(attempts.attempt_failed(self.state, attempt, event.reason, now))
-        attempts.begin_if_due(self.state, now)
+            told = [attempts.attempt_failed(state, attempt, event.reason, now)]
+        attempts.begin_if_due(state, now)
         return told
 
     def _restore_failed(self, event: StepFailed, restore: Restore) -> Facts:
@@ -282,6 +286,9 @@ class CheckpointMachine:
         state.restore = None
         if not event.damaged and restore.failures + 1 < RESTORE_TRIES:
             return self._begin_restore(restore.failures + 1)
+        state.unreadable = [*state.unreadable[-attempts.EXPIRED_KEPT + 1 :], event.url or restore.url]
+        if event.url:  # the one that the state knows was not read
+            return self._begin_restore()
         if state.complete and state.complete[-1].url == restore.url:
             state.complete.pop()
             if state.complete or state.restore_from:

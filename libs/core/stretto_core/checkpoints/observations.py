@@ -49,6 +49,8 @@ class StepFailed(Message):
     reason: Text
     damaged: bool = False
     """The stored checkpoint is not sound: reading it again will not help."""
+    url: Annotated[str, MaxLen(1000)] = ""
+    """The manifest from which a return was tried, where it is a later one than the state knows."""
     beyond: Count = 0
     """The highest number of a checkpoint that the store has and the state does not know; 0: none. The installation was
     restored from a backup, and an attempt under a number up to this would write over what is whole."""

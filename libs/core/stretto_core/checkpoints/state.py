@@ -135,6 +135,13 @@ class CheckpointState:
     """Checkpoint that each difference adds to."""
     expired: list[str] = field(default_factory=list[str])
     """Manifests whose folders may be removed: the latest while the job lives, all at its end."""
+    given_up: list[str] = field(default_factory=list[str])
+    """Expired manifests of attempts that were given up since a checkpoint was complete. Those that are whole stay until
+    the next one is: the installation may have been restored from a backup that did not know the end of an attempt."""
+    unreadable: list[str] = field(default_factory=list[str])
+    """The latest manifests from which no return succeeded."""
+    renamed: bool = False
+    """An attempt has begun again behind the numbers of the store, and no checkpoint is complete since."""
     next_number: int = 1
     last_began_at_s: float = 0.0
     requested: bool = False

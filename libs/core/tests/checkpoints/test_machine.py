@@ -56,12 +56,44 @@ def test_an_attempt_whose_name_the_store_has_begins_again_behind_all_that_is_the
     job.tell(step_failed("job-000002", "the store has later ones", beyond=5))
     assert job.state.attempt.id == "job-000006"
     assert job.state.expired == [], "what the store has stays"
-    assert job.told(CheckpointFailed) == []
+    assert [told.id for told in job.told(CheckpointFailed)] == ["job-000002"], "whoever has asked for it is told"
+    job.tell(step_failed("job-000006", "a pod lays more and more of them", beyond=8))
+    assert job.state.attempt is None, "the second time it waits"
+    job.after(10)
+    assert job.state.attempt.id == "job-000009"
     job.complete()
     job.tell(job_completed())
     assert is_final(job.state.attempt.id)
     job.tell(step_failed(job.state.attempt.id, "the store has later ones", beyond=20))
     assert job.state.attempt.id == "job-000021-final"
+
+
+def test_a_later_checkpoint_that_cannot_be_read_costs_none_that_the_state_knows() -> None:
+    """The service reads 6, of after a restored backup, in place of 2: it is damaged, and 2 was never read."""
+    job = served()
+    names = [job.complete()]
+    job.after(10)
+    names.append(job.complete())
+    job.tell(servers_changed(2, ()))
+    job.tell(servers_changed(3, (0, 1)))
+    later = f"{job.state.folder}/job-000006/manifest.json"
+    job.tell(step_failed(job.state.restore.id, "checksum differs", damaged=True, url=later))
+    assert job.state.unreadable == [later]
+    assert [each.id for each in job.state.complete] == names
+    assert job.state.restore.url == job.state.complete[-1].url
+    job.tell(step_failed(job.state.restore.id, "checksum differs", damaged=True))
+    assert [each.id for each in job.state.complete] == names[:1]
+
+
+def test_an_attempt_that_was_given_up_is_known_as_such_until_a_checkpoint_is_complete() -> None:
+    job = served()
+    job.complete()
+    job.after(10)
+    job.tell(step_failed(job.state.attempt.id, "the store is away"))
+    assert job.state.given_up == job.state.expired == [f"{job.state.folder}/job-000002/manifest.json"]
+    job.after(10)
+    job.complete()
+    assert job.state.given_up == []
 
 
 def test_never_while_parameters_move_and_at_once_after() -> None:

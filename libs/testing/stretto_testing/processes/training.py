@@ -29,7 +29,7 @@ from stretto_messages.values import BUCKETS, SLICES, Shard
 from stretto_parameters.records import Code, Own, Progress, Records, judge
 from stretto_wire.contract.submission import JobSubmitted
 from stretto_wire.jobspec.spec import JobSpec
-from stretto_wire.surroundings import chance, monotonic_s, wall_s
+from stretto_wire.surroundings import chance, monotonic_s
 
 from stretto_testing.checks import Check
 from stretto_testing.loop import SimulatedLoop
@@ -158,8 +158,8 @@ class Job:
         self.checkpoint_every_s: float | None = None
         """Interval of checkpoints; None: nobody would take one"""
         self.data_workers = 0
-        self._surge = (0.0, 0.0, 0)
-        """Begin and end of a surge of rows on the wall clock, and their size in bytes"""
+        self._surge = (0, 0.0, 0.0, 0)
+        """Bytes of rows of earlier surges; begin and end of the last one on the loop's clock, and its bytes"""
 
     @property
     def submission(self) -> JobSubmitted:
@@ -207,13 +207,14 @@ class Job:
 
     def surge(self, lasts_s: float, size_bytes: int) -> None:
         """Let so many bytes of new rows come to all parameter servers together, from now on, and stay."""
-        self._surge = wall_s(), wall_s() + lasts_s, self.surge_bytes() + size_bytes
+        now_s = asyncio.get_running_loop().time()
+        self._surge = self.surge_bytes(), now_s, now_s + lasts_s, size_bytes
 
     def surge_bytes(self) -> int:
         """Return the size of the rows that a surge has brought."""
-        from_s, until_s, size_bytes = self._surge
-        share = (wall_s() - from_s) / (until_s - from_s) if until_s > from_s else 1.0
-        return int(size_bytes * min(max(share, 0.0), 1.0))
+        before_bytes, from_s, until_s, size_bytes = self._surge
+        share = (asyncio.get_running_loop().time() - from_s) / (until_s - from_s) if until_s > from_s else 1.0
+        return before_bytes + int(size_bytes * min(share, 1.0))
 
     def await_servers(self, checkpoint_every_s: float, servers_least: int) -> None:
         """Have no columns until parameter servers claim them, and take checkpoints."""
