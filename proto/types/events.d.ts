@@ -1040,6 +1040,8 @@ export interface ProgramSpec {
   resize?: "live" | "none";
   /** at level 0, a regular expression for lines that the program prints, whose group is the number of steps so far, as in step (\d+); null: it tells no steps */
   progress?: string | null;
+  /** at level 0, in place of progress, the folder below which the program writes TensorBoard's event files, relative to the one in which it runs; the greatest step in them is the number of steps so far */
+  event_files?: string | null;
   /** 0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, leased: the program takes the numbers of its samples from stretto.agent.samples. 2, consistent: it also saves and loads its parameters by stretto.agent.checkpoint and stretto.agent.restored. Without a dataset it is 0 */
   level?: 0 | 1;
   /** properties of the program and its data, by which warm start finds similar jobs */

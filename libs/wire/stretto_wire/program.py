@@ -67,6 +67,12 @@ class ProgramSpec(Spec):
         description="at level 0, a regular expression for lines that the program prints, whose group is the number of "
         "steps so far, as in step (\\d+); null: it tells no steps",
     )
+    event_files: Annotated[str, StringConstraints(min_length=1, max_length=1000)] | None = Field(
+        default=None,
+        exclude_if=lambda value: value is None,
+        description="at level 0, in place of progress, the folder below which the program writes TensorBoard's event "
+        "files, relative to the one in which it runs; the greatest step in them is the number of steps so far",
+    )
     level: Literal[0, 1] = Field(
         default=1,
         description="0, watched: the program runs to its end in one worker, and is run again if that is lost. 1, "
@@ -182,6 +188,9 @@ def check_program(program: ProgramSpec | None, model: Any) -> None:
         raise Unfit("leave it out from level 1 on: the object's pods would take no samples", "object")
     if program is not None and program.level and program.progress is not None:
         raise Unfit("leave it out from level 1 on: stretto.agent.samples tells the steps", "progress")
+    if program is not None and program.event_files is not None and (program.level or program.progress is not None):
+        remedy = "stretto.agent.samples tells the steps" if program.level else "progress tells the steps"
+        raise Unfit(f"leave it out: {remedy}", "event_files")
     if program is None and model is not None and not has_model:
         raise ValueError("a command, as in {command: [python, train.py]}; or name the model's own code in model.entry")
 

@@ -78,6 +78,12 @@ def test_nothing_is_promised_of_pods_that_another_controller_runs() -> None:
         (PROGRAM.replace("]}", "], progress: '(a{9999999999})'}"), "program.progress", "a regular expression, as in"),
         (PROGRAM.replace("]}", "], progress: step}"), "program.progress", "one group around the number of steps"),
         (LEASED.replace("]}", "], progress: 'step (.)'}"), "program.progress = step (.)", "leave it out from level 1"),
+        (LEASED.replace("]}", "], event_files: logs}"), "program.event_files = logs", "stretto.agent.samples tells"),
+        (
+            PROGRAM.replace("]}", "], progress: '(.)', event_files: logs}"),
+            "program.event_files = logs",
+            "progress tells the steps",
+        ),
         (LEASED.replace("]}", "], resize: never}"), "program.resize", "live, none"),
         (LEASED.replace("]}", "], metadata: {Layers: 3}}"), "program.metadata", "a-z"),
         (PROGRAM.replace("]}", "], resize: restart}"), "program.resize", "live or none at level 0"),

@@ -20,7 +20,7 @@ from stretto_wire.program import ProgramSpec
 from ..errors import DataError
 from ..pod.process import EXIT_OK, Pod
 from ..worker.step_timer import StepTimer
-from .output import PrintedSteps, follow
+from .output import EventSteps, PrintedSteps, ToldSteps, follow, read_events
 
 LEAVE_S = 10.0
 """Longest time until a program that is to leave, and asks for no batch meanwhile, gets SIGTERM."""
@@ -46,6 +46,8 @@ class Child:
         self._pod, self._program, self._meter = pod, program, meter
         self._printing: threading.Thread | None = None
         """Passes on what the program prints, where its job file says how a line tells its steps."""
+        self._reading: threading.Event | None = None
+        """Set once the event files that tell its steps are read no more."""
 
     def start(self, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
         """Start the program with these variables. Raises DataError: its command or folder is not there."""
@@ -59,6 +61,9 @@ class Child:
         found = command[0] if "/" in command[0] else shutil.which(command[0], path=environment["PATH"])
         if found is None:
             raise DataError(f"program.command[0] = {command[0]}: there is no such command where the pods run")
+        files, events = self._program.event_files, None
+        if files is not None:  # what is there by now is of another run
+            events = EventSteps(Path(folder, files), ToldSteps(self._meter))
         pattern = self._program.progress
         if pattern is not None:
             environment.setdefault("PYTHONUNBUFFERED", "1")  # a line is told when it is printed
@@ -79,7 +84,9 @@ class Child:
                 "name a folder and a command that are there where the pods run"
             ) from error
         if pattern is not None and program.stdout is not None:
-            self._printing = follow(program.stdout, PrintedSteps(pattern, self._meter))
+            self._printing = follow(program.stdout, PrintedSteps(pattern, ToldSteps(self._meter)))
+        if events is not None:
+            self._reading = read_events(events)
         return program
 
     def wait(self, program: subprocess.Popen[bytes], patience: Callable[[], float | None]) -> int:
@@ -108,6 +115,8 @@ class Child:
         code = program.wait()
         if self._printing is not None:
             self._printing.join(PRINTED_S)
+        if self._reading is not None:
+            self._reading.set()
         return code
 
     def failed(self, code: int) -> int:

@@ -1,12 +1,17 @@
-"""Output of a program: passed on to the pod's log as it comes, and searched for the number of steps."""
+"""The steps of a program that knows nothing of Stretto: in what it prints, which is passed on to the pod's log as it
+comes, or in its event files of TensorBoard."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
 from typing import IO
 
 from ..worker.step_timer import StepTime, StepTimer
@@ -17,17 +22,39 @@ CHUNK = 65536
 STEPS_MAX = 2**53
 """Largest number of steps that counts; a larger one is none."""
 _ENDS = re.compile(rb"[\r\n]")
+LOOK_S = 1.0
+"""Interval at which event files are read."""
+FILES_MAX = 1000
+_HEAD, _TAIL = 12, 4
+"""Bytes before the content of a record of an event file, which begin with its length, and behind it."""
+_BEGIN_BYTES = 32
+"""Bytes of a record's content that hold its time and its step, which are the first fields of an ``Event``."""
+
+
+class ToldSteps:
+    """The steps that a program tells, counted into a timer. One thread at a time uses it."""
+
+    def __init__(self, meter: StepTimer) -> None:
+        self._meter = meter
+        self._told = 0
+        """Steps that were told last; a smaller number is of another epoch."""
+        self._at_s: float | None = None
+
+    def tell(self, told: int, now_s: float) -> None:
+        """Count the steps since those that were told last."""
+        steps = told - self._told if told >= self._told else told
+        self._told = told
+        if steps and self._at_s is not None:
+            self._meter.step(self._at_s, now_s, steps, StepTime(), steps)
+        self._at_s = now_s
 
 
 class PrintedSteps:
-    """The steps that a program's lines tell, counted into a timer. One thread at a time uses it."""
+    """The steps that a program's lines tell. One thread at a time uses it."""
 
-    def __init__(self, pattern: str, meter: StepTimer) -> None:
+    def __init__(self, pattern: str, told: ToldSteps) -> None:
         self._pattern = re.compile(pattern.encode())
-        self._meter = meter
-        self._told = 0
-        """Steps that the last line told; a smaller number is of another epoch."""
-        self._at_s: float | None = None
+        self._told = told
         self._rest = b""
 
     def feed(self, chunk: bytes, now_s: float) -> None:
@@ -39,13 +66,71 @@ class PrintedSteps:
                 self._told_now(found[1], now_s)
 
     def _told_now(self, text: bytes | None, now_s: float) -> None:
-        if text is None or not text.isdigit() or len(text) > 16 or (told := int(text)) > STEPS_MAX:
-            return
-        steps = told - self._told if told >= self._told else told
-        self._told = told
-        if steps and self._at_s is not None:
-            self._meter.step(self._at_s, now_s, steps, StepTime(), steps)
-        self._at_s = now_s
+        if text is not None and text.isdigit() and len(text) <= 16 and (told := int(text)) <= STEPS_MAX:
+            self._told.tell(told, now_s)
+
+
+class EventSteps:
+    """The greatest step of event files below a folder, of what is written from now on. One thread at a time uses it.
+
+    A file is a row of records: the length of the content in 8 bytes, its checksum in 4, the content, a checksum in 4.
+    """
+
+    def __init__(self, folder: Path, told: ToldSteps) -> None:
+        self._folder, self._told = folder, told
+        self._most = -1
+        self._read = {path: path.stat().st_size for path in self._files()}
+        """The bytes of each file that are read, or were there before."""
+
+    def _files(self) -> list[Path]:
+        return sorted(islice(self._folder.rglob("*tfevents*"), FILES_MAX))
+
+    def look(self, now_s: float) -> None:
+        """Tell the greatest step, if it is greater than at the last look."""
+        found = [self._most]
+        for path in self._files():
+            with contextlib.suppress(OSError):  # it was removed
+                found.extend(step for step in self._steps(path) if step <= STEPS_MAX)
+        if (most := max(found)) > self._most:
+            self._most = most
+            self._told.tell(most, now_s)
+
+    def _steps(self, path: Path) -> Iterator[int]:
+        """Yield the step of each record that is whole and was not read yet."""
+        with path.open("rb") as file:
+            size, at = os.fstat(file.fileno()).st_size, self._read.get(path, 0)
+            while at + _HEAD + _TAIL <= size:
+                file.seek(at)
+                length = int.from_bytes(file.read(_HEAD)[:8], "little")
+                if at + _HEAD + length + _TAIL > size:
+                    break
+                yield step_of(file.read(min(length, _BEGIN_BYTES)))
+                at += _HEAD + length + _TAIL
+            self._read[path] = at
+
+
+def step_of(event: bytes) -> int:
+    """Return the step of an ``Event`` of TensorBoard: field 2, behind field 1, a double; it is left out if it is 0."""
+    fields = event[9:] if event[:1] == b"\x09" else event
+    step = 0
+    for place, byte in enumerate(fields[1:11] if fields[:1] == b"\x10" else b""):
+        step |= (byte & 127) << 7 * place
+        if byte < 128:
+            break
+    return step
+
+
+def read_events(steps: EventSteps) -> threading.Event:
+    """Begin to read event files in a thread, until the event that is returned is set."""
+    over = threading.Event()
+
+    def run() -> None:
+        while not over.wait(LOOK_S):
+            with contextlib.suppress(OSError):  # a folder was removed: there is a next look
+                steps.look(time.monotonic())
+
+    threading.Thread(target=run, name="event files of the program", daemon=True).start()
+    return over
 
 
 def follow(stream: IO[bytes], steps: PrintedSteps) -> threading.Thread:

@@ -13,10 +13,11 @@ from typing import Any
 import psutil
 import pytest
 from stretto.pod.process import EXIT_PLATFORM
-from stretto.program import child
+from stretto.program import child, output
 from stretto.worker.step_timer import StepTimer
 from stretto_messages.pods import WorkerReported
 from stretto_wire import JobSpec
+from stretto_wire.program import ProgramSpec
 from trainer_harness import Cluster, wait_for
 
 TRAIN = """\
@@ -107,18 +108,22 @@ while True:
 """
 
 
+def child_of(folder: Path, script: str, meter: StepTimer, **more: str) -> child.Child:
+    spec = ProgramSpec(command=(sys.executable, "-c", script), path=str(folder), level=0, **more)
+    workers = SimpleNamespace(extended={})
+    settings = SimpleNamespace(
+        pod_folder=folder, threads=1, spec=SimpleNamespace(resources=SimpleNamespace(workers=workers))
+    )
+    pod = SimpleNamespace(settings=settings, leaving=threading.Event())
+    return child.Child(pod, spec, meter)  # type: ignore[arg-type]
+
+
 def test_a_program_that_does_not_end_is_killed_with_all_that_it_has_started(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Ranks of one program wait for the end of each other's; a handler of SIGTERM does not run in a collective."""
     monkeypatch.setattr(child, "KILL_S", 0.1)
-    spec = SimpleNamespace(command=[sys.executable, "-c", IGNORES], path=str(tmp_path), progress=None)
-    workers = SimpleNamespace(extended={})
-    settings = SimpleNamespace(
-        pod_folder=tmp_path, threads=1, spec=SimpleNamespace(resources=SimpleNamespace(workers=workers))
-    )
-    pod = SimpleNamespace(settings=settings, leaving=threading.Event())
-    made = child.Child(pod, spec, StepTimer())  # type: ignore[arg-type]
+    made = child_of(tmp_path, IGNORES, StepTimer())
     program = made.start({})
     wait_for(lambda: psutil.Process(program.pid).children())
     left = psutil.Process(program.pid).children()
@@ -188,6 +193,27 @@ print("last words")
     hold.unlink()
     wait_for(lambda: "last words" in cluster.log("worker-0"))
     assert "step 7" in cluster.log("worker-0")
+
+
+WRITES = """
+import pathlib, time
+pathlib.Path("logs").mkdir()
+with open("logs/events.out.tfevents.1", "ab", buffering=0) as file:
+    for step in range(128, 2**14):
+        event = bytes([16, step & 127 | 128, step >> 7])
+        file.write(len(event).to_bytes(8, "little") + bytes(4) + event + bytes(4))
+        time.sleep(0.01)
+"""
+
+
+def test_the_steps_of_event_files_are_counted_while_the_program_runs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(output, "LOOK_S", 0.02)
+    made = child_of(tmp_path, WRITES, meter := StepTimer(), event_files="logs")
+    program = made.start({})
+    wait_for(lambda: meter.steps_total > 0)
+    assert made.wait(program, lambda: 0.0) == -signal.SIGTERM
 
 
 PREPARES = """\
