@@ -29,12 +29,15 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from stretto_installation.server import free_port
 
 from tests.bench.places import ROOT
 from tests.bench.processes import Process
@@ -48,20 +51,24 @@ from tests.bench.rows import Row, row
 SEEDS = range(1, 11)
 TORCH = "torch==2.13.0"
 KILLS = 3
+OF_RAY = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
+"""Variables of Ray's processes, with a key of this run: Ray would keep one in the home folder."""
 FIGURES = ROOT / "bench-results" / "lost_samples.jsonl"
 """Each run's figures, one line each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A loader. function: in loaders.py. requirements: of its environment; none: this one has it. total: the batch of
-    all workers is kept at a resize. files: it reads files of its own."""
+    """A loader. function: in loaders.py. requirements: of its environment; none: this one has it. is_service: workers
+    take what is next from a service, and are replaced alone. has_service: all begin again, and the service stays.
+    total: the batch of all workers is kept at a resize. files: it reads files of its own."""
 
     name: str
     function: str
     environment: str = ""
     requirements: tuple[str, ...] = ()
     is_service: bool = False
+    has_service: bool = False
     total: bool = False
     files: bool = False
 
@@ -78,6 +85,7 @@ KINDS = (
     Kind("MosaicML Streaming", "streaming", "streaming", VISION, files=True),
     Kind("litData", "litdata", "litdata", (TORCH, "litdata==0.2.76"), files=True),
     Kind("DLRover ElasticDistributedSampler", "elastic_distributed_sampler", *DLROVER),
+    Kind("Ray Data streaming_split", "ray_data", "ray", ("ray[data]==2.60.0",), has_service=True),
     Kind("DLRover shards", "dlrover_shards", *DLROVER, is_service=True),
     Kind("tf.data service", "tf_data_service", is_service=True),
 )
@@ -118,6 +126,7 @@ def results_of(kind: Kind, top: Path) -> list[Result]:
     """Return the runs of a loader. Raises Missing, EOFError, TimeoutError."""
     python = environments.python_of(kind.environment, kind.requirements, loaders.IMPORTS[kind.function])
     (folder := top / f"{kind.function}-{kind.total}").mkdir()
+    os.environ |= OF_RAY
     nursery = Nursery(kind.function, python, folder)
     try:
         if kind.files:
@@ -136,14 +145,16 @@ def results_of(kind: Kind, top: Path) -> list[Result]:
 
 @contextmanager
 def _fleet(kind: Kind, job: Job, python: str) -> Iterator[Fleet]:
-    if not kind.is_service:
+    if not (kind.is_service or kind.has_service):
         yield Together(job)
         return
-    service = Process("-m", "tests.bench.programs.loaders.services", kind.function, python=python)
-    try:
-        yield Alone(job, service)
-    finally:
-        service.kill()
+    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
+        command, environment = ("-m", "tests.bench.programs.loaders.services", kind.function), {"RAY_TMPDIR": folder}
+        service = Process(*command, python=python, environment=environment)
+        try:
+            yield Alone(job, service) if kind.is_service else Together(job, service.ask(do="begin", port=free_port()))
+        finally:
+            service.kill()
 
 
 def ours(top: Path, level: int, *, are_ranks: bool = False) -> list[Result]:

@@ -57,6 +57,7 @@ IMPORTS = {
     "litdata": ("litdata",),
     "tf_data_service": ("tensorflow",),
     "dlrover_shards": (),
+    "ray_data": (),  # forks of a process that has imported Ray crash now and then
 }
 """Modules that a worker of each loader imports."""
 
@@ -182,6 +183,43 @@ def litdata_data(folder: str, samples: int) -> None:
     from litdata import optimize
 
     optimize(_same, list(range(samples)), folder, chunk_size=256, num_workers=1)
+
+
+def ray_data(place: Place) -> Opened:
+    """Ray Data has no state of a training's place: workers that begin again begin the epoch again.
+
+    The first worker splits the data set for all of its group, as Ray Train does, and an actor keeps the parts.
+    """
+    import os
+    import time
+
+    import ray
+
+    class Parts:
+        def __init__(self, parts: list[Any]) -> None:
+            self.parts = parts
+
+        def of(self, rank: int) -> Any:
+            return self.parts[rank]
+
+    ray.init(address=place.service, namespace="bench", log_to_driver=False)
+    name, keeper = os.environ["MASTER_PORT"], None
+    if place.rank == 0:
+        data = ray.data.range(place.samples, override_num_blocks=8).random_shuffle(seed=place.seed)
+        parts = data.streaming_split(place.workers, equal=True)
+        keeper = ray.remote(num_cpus=0)(Parts).options(name=name).remote(parts)
+    while keeper is None:
+        try:
+            keeper = ray.get_actor(name)
+        except ValueError:  # the first worker has not begun yet
+            time.sleep(0.05)
+    part = ray.get(keeper.of.remote(place.rank))
+
+    def batches(_: Any = keeper) -> Iterator[Any]:  # the actor ends with its last handle
+        for batch in part.iter_batches(batch_size=place.batch_size):
+            yield batch["id"]
+
+    return Opened(batches())
 
 
 def tf_data_service(place: Place) -> Opened:

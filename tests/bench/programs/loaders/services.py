@@ -37,6 +37,15 @@ def dlrover_shards(state: dict[str, Any], port: int) -> str:
     return f"127.0.0.1:{port}"
 
 
+def ray_data(state: dict[str, Any], port: int) -> str:
+    """Start Ray on this machine; return its address."""
+    import ray  # pyright: ignore
+
+    given = {"num_cpus": 4, "include_dashboard": False, "object_store_memory": 2**28, "log_to_driver": False}
+    context = ray.init(**given, _node_ip_address="127.0.0.1", _temp_dir=os.environ["RAY_TMPDIR"])
+    return context.address_info["gcs_address"]
+
+
 def begin(state: dict[str, Any], port: int) -> str:
     return globals()[sys.argv[1]](state, port)
 
