@@ -72,7 +72,7 @@ class Steps:
         self._cache = settings.cache
         self._stores = settings.stores
         self._has_looked = False
-        """It is known whether the store has later checkpoints than the state."""
+        """The store was looked through for later checkpoints than the state knows."""
 
     async def advance(self, attempt: Attempt) -> None:
         """Carry out the step at which an attempt is."""
