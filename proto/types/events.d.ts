@@ -1111,7 +1111,7 @@ export interface PsProfile {
   disk_free_bytes?: number;
   /** Rows that training pulled in the window, each once a batch. */
   rows_pulled?: number;
-  /** Rows that batches of training had read from the disk in the window, not those of copies and evaluations. */
+  /** Rows that batches of training had read from the disk in the window, not for copies or evaluations. */
   rows_read?: number;
   /** Random reads of a row that its disk can do at depth; 0: not measured. */
   disk_reads_per_s?: number;

@@ -654,7 +654,7 @@ class PsProfile(Record):
     rows_pulled: Count = 0
     """Rows that training pulled in the window, each once a batch."""
     rows_read: Count = 0
-    """Rows that batches of training had read from the disk in the window, not those of copies and evaluations."""
+    """Rows that batches of training had read from the disk in the window, not for copies or evaluations."""
     disk_reads_per_s: ReadRate = 0.0
     """Random reads of a row that its disk can do at depth; 0: not measured."""
 

@@ -11,8 +11,8 @@ which T_grad is computing and for which the server's k cores work P seconds:
 
 The pull of a step hides under the computation of the one before, as far as it is no longer. The steps of all workers
 share disk and cores, one of which in the end is the limit. Once a job's servers read rows, reads(h) is multiplied by
-what was read over what the curve told (`Correction`). The interval has so many more or fewer reads as that differs by
-from window to window, or READS_ERROR before any. At its lower end a read takes half the processor time; at its upper
+what was read over what the curve told (`Correction`). The interval is as wide as that differs from window to
+window, or has READS_ERROR before any. At its lower end a read takes half the processor time; at its upper
 end twice, and nothing hides, as without the pipeline.
 Steps a second also differ from window to window without any change: one window told T, and another will show the
 slow-down. Only the interval of speeds has that, since it is no cost of spilling (`speed_interval`).
@@ -47,7 +47,7 @@ READS_ERROR = 0.2
 """Relative error of the reads that are forecast before any were measured."""
 READS_SPREAD = math.log1p(READS_ERROR)
 READS_OFF = 100.0
-"""Largest factor by which measured reads correct those of the curve: whatever pods report, it stays a number."""
+"""Largest factor by which measured reads correct the curve: whatever pods report, it stays a number."""
 READS_LEAST = 100.0
 """Rows of a window, read or told by the curve, from which on they are compared. Taste."""
 EVICTS_FROM = 0.8

@@ -163,7 +163,7 @@ def test_a_server_that_rounds_rows_and_has_room_for_them_says_how_many_it_rounde
     saved = BASE + 315_000 * ROW - 0.9 * LIMIT
     server = replace(server, warm_rows=100_000, warm_bytes=int(100_000 * (ROW - COLD_ROW_BYTES) - saved))
     job.machine.settings = replace(job.machine.settings, repeat_s=0.0)
-    for second in range(110, 400, 5):  # no row comes any more
+    for second in range(110, 400, 5):  # no further row comes
         job.machine.handle(progressed(1000 * second, 10**6, 1000.0), 1000.0 + second)
         actions = job.machine.handle(replace(measured([server]), plan=PLAN), 1000.0 + second)
     found = [a.fact for a in actions if isinstance(a, Emit)][-1]

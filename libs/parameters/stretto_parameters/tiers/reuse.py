@@ -84,7 +84,7 @@ class ReuseDistances:
         return keys[chosen][fresh]
 
     def had_rows(self, keys: int, rows: int) -> None:
-        """Count as used before so many of the keys that are newly followed: they are among ``rows`` of the server."""
+        """Count a number of the newly followed keys as used before: they are among ``rows`` of the server."""
         touched = min((len(self._last) - keys) * self._share, rows)
         for part in range(_UNTOUCHED):
             distance = touched + (rows - touched) * (2 * part + 1) // (2 * _UNTOUCHED)

@@ -180,7 +180,7 @@ class Pulls:
         return fresh
 
     def had_rows(self, keys: int, rows: int) -> None:
-        """Count so many keys of those that `add` returned as used before: they are among `rows` of the server."""
+        """Count a number of the keys that `add` returned as used before: they are among `rows` of the server."""
         if keys:
             with self._counting:
                 self._reuse.had_rows(keys, rows)

@@ -48,7 +48,7 @@ class Curve(Given):
 
 
 class OfJob(Given):
-    """Figures in place of those of a live job, or beside them."""
+    """Figures that replace a live job's, or come beside them."""
 
 
 JobOption = Annotated[
