@@ -252,9 +252,8 @@ def foretold(name: str, roomy: Side, tight: Side, full_bytes: int, disk_reads_pe
                 known.cpu_s,
                 known.cpu_s * known.rate,
             )
-            speeds = speed_interval(
-                known.rate, step.slowdown_interval(Correction().interval(reads)), noise_of(step_times_s)
-            )
+            interval = Correction().interval(reads, known.pulled)
+            speeds = speed_interval(known.rate, step.slowdown_interval(interval), noise_of(step_times_s))
             errors["reads"].append(reads / found.reads - 1)
             errors["steps/s"].append(known.rate / (1 + step.slowdown(reads)) / found.rate - 1)
             inside.append(speeds.low <= found.rate <= speeds.high)

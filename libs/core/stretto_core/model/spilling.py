@@ -11,9 +11,9 @@ which T_grad is computing and for which the server's k cores work P seconds:
 
 The pull of a step hides under the computation of the one before, as far as it is no longer. The steps of all workers
 share disk and cores, one of which in the end is the limit. Once a job's servers read rows, reads(h) is multiplied by
-what was read over what the curve told (`Correction`). The interval is as wide as that differs from window to
-window, or has READS_ERROR before any. At its lower end a read takes half the processor time; at its upper
-end twice, and nothing hides, as without the pipeline.
+what was read over what the curve told (`Correction`). The interval is as wide as that differs from window to window, or
+has READS_ERROR before any, and never goes beyond u. At its lower end a read takes half the processor time; at its
+upper end twice, and nothing hides, as without the pipeline.
 Steps a second also differ from window to window without any change: one window told T, and another will show the
 slow-down. Only the interval of speeds has that, since it is no cost of spilling (`speed_interval`).
 """
@@ -45,11 +45,11 @@ BY_HEAT = 0.96
 0.8 to 1.2: what was read ahead may be evicted again before its batch comes."""
 READS_ERROR = 0.2
 """Relative error of the reads that are forecast before any were measured."""
-READS_SPREAD = math.log1p(READS_ERROR)
 READS_OFF = 100.0
 """Largest factor by which measured reads correct the curve: whatever pods report, it stays a number."""
-READS_LEAST = 100.0
-"""Rows of a window, read or told by the curve, from which on they are compared. Taste."""
+READS_LEAST, READS_LEAST_SHARE = 100.0, 0.01
+"""Rows of a window, read or told by the curve, from which on they are compared, and their share of the rows
+pulled: below it the line between the curve's last points tells several times what is read. Taste."""
 EVICTS_FROM = 0.8
 """Share of its limit that a server which evicts rows fills: it does so from 0.85 on."""
 READ_CPU_S = 12e-6
@@ -120,18 +120,26 @@ def noise_of(step_times_s: Sequence[float]) -> float:
     return math.sqrt(2) * _half_interval([math.log(each) for each in step_times_s if each > 0], NOISE_SD)
 
 
-def _half_interval(values: Sequence[float], prior_sd: float, prior_dof: float = NOISE_DOF) -> float:
+def _half_interval(values: Sequence[float], prior_sd: float) -> float:
     """Return half the 90 % interval of a value around the mean of its distribution.
 
-    With s the standard error over n values, its prior counting as ``prior_dof`` further ones, that is s t(0.95) of
-    Student's distribution, here by its expansion (Abramowitz and Stegun 26.7.5).
+    With s the standard error over n values, its prior counting as NOISE_DOF further ones, that is s t(0.95) of
+    Student's distribution.
     """
     mean = math.fsum(values) / max(len(values), 1)
-    dof = prior_dof + max(len(values) - 1, 0)
-    deviation = math.sqrt((prior_dof * prior_sd**2 + math.fsum((each - mean) ** 2 for each in values)) / dof)
+    dof = NOISE_DOF + max(len(values) - 1, 0)
+    deviation = math.sqrt((NOISE_DOF * prior_sd**2 + math.fsum((each - mean) ** 2 for each in values)) / dof)
+    return deviation * _student_95(dof)
+
+
+def _student_95(dof: float) -> float:
+    """Return t(0.95) of Student's distribution by its expansion (Abramowitz and Stegun 26.7.5)."""
     z = NORMAL_95
-    t = z + (z**3 + z) / (4 * dof) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * dof**2)
-    return deviation * t
+    return z + (z**3 + z) / (4 * dof) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * dof**2)
+
+
+READS_SD = math.log1p(READS_ERROR) / (math.sqrt(2) * _student_95(NOISE_DOF))
+"""Prior deviation of log(read / told) in a window: the curve, as one window of it, has READS_ERROR."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,31 +148,32 @@ class Correction:
     later window."""
 
     factor: float = 1.0
-    spread: float = READS_SPREAD
+    spread: float = math.log1p(READS_ERROR)
 
     @staticmethod
     def of(ratios: Sequence[float]) -> Correction:
-        """Return the correction by what the latest windows had (`read_ratio`); without any the curve stands alone.
+        """Return the correction by what the latest windows had (`read_ratio`).
 
-        The factor is their median: the first window in which rows go has other reads than those after it. The prior of
-        the spread counts only where windows differ by less.
+        The factor is their median, whose variance is at most 2 / (n + 1) of one window's. Without any the curve stands,
+        as one window of ratio 1: windows that are alike only narrow the interval. Of windows that differ by far more
+        than the prior, a few know too little: the interval holds eight of ten.
         """
-        if not ratios:
-            return Correction()
-        logs = [math.log(each) for each in ratios]
-        differ = _half_interval(logs, READS_SPREAD / NORMAL_95)
-        if len(logs) > 1:
-            differ = max(differ, _half_interval(logs, 0.0, 0.0))
-        return Correction(math.exp(median(logs)), math.sqrt(1 + 2 / len(logs)) * differ)
+        logs = [math.log(each) for each in ratios] or [0.0]
+        differ = _half_interval(logs, READS_SD)
+        return Correction(math.exp(median(logs)), math.sqrt(1 + 2 / (len(logs) + 1)) * differ)
 
-    def interval(self, reads: float) -> Interval:
-        """Return the interval of corrected ``reads``."""
-        return Interval(low=reads * math.exp(-self.spread), high=reads * math.exp(self.spread))
+    def reads(self, told: float, pulled: float) -> float:
+        """Return the corrected reads of a step that pulls so many rows, where the curve tells ``told``."""
+        return min(self.factor * told, pulled)
+
+    def interval(self, reads: float, pulled: float) -> Interval:
+        """Return the interval of corrected ``reads`` of a step that pulls so many rows."""
+        return Interval(low=reads * math.exp(-self.spread), high=min(reads * math.exp(self.spread), pulled))
 
 
-def read_ratio(read: float, told: float) -> float | None:
+def read_ratio(read: float, told: float, pulled: float) -> float | None:
     """Return the rows that a window's batches had read over those that the curve told; None: too few to compare."""
-    if read + told < READS_LEAST:
+    if read + told < max(READS_LEAST, READS_LEAST_SHARE * pulled):
         return None
     return min(max((read + 1) / (told + 1), 1 / READS_OFF), READS_OFF)
 

@@ -51,7 +51,7 @@ WatchEvent = (
 class OomMachine:
     """The memory watch of one job."""
 
-    version: int = 3
+    version: int = 4
 
     def __init__(
         self, state: WatchState | None = None, settings: WatchSettings | None = None, law: GrowthLaw = fit_growth
@@ -62,7 +62,10 @@ class OomMachine:
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of version 1, without step times, or 2, without reads: their noise is a guess at first."""
+        """Continue a state of version 1, without step times, or 2, without reads: their noise is a guess at first.
+
+        Before 4, reads were compared from the first cold row on, and a fault of spilling was no news.
+        """
         return state
 
     @property
@@ -176,7 +179,8 @@ class OomMachine:
         if event.settled:
             state.step_times_s.append(event.step_time_s)
             del state.step_times_s[:-STEP_TIMES_KEPT]
-            if (ratio := read_ratio(event)) is not None:
+            evicted = {pod for pod, server in state.servers.items() if server.had_cold_rows}
+            if (ratio := read_ratio(event, evicted)) is not None:
                 state.read_ratios.append(ratio)
                 del state.read_ratios[:-READ_RATIOS_KEPT]
 

@@ -6,7 +6,7 @@ Each remedy is stated at the rows of the same moment, the furthest that the fore
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 
 from stretto_messages.profiler import ProfileMeasured
@@ -69,8 +69,9 @@ def _spill(
         return
     steps = _steps(measured)
     pulled, reads_now = server.rows_pulled / steps, server.rows_read / steps
-    reads = known.reads.factor * spilling.reads_per_step(measured.miss_ratios, hot / rows, rows, pulled)
-    reads_interval = known.reads.interval(reads)
+    told = spilling.reads_per_step(measured.miss_ratios, hot / rows, rows, pulled)
+    reads = known.reads.reads(told, pulled)
+    reads_interval = known.reads.interval(reads, pulled)
     step = spilling.Step(
         measured.step_time_s,
         measured.times.grad_s,
@@ -96,21 +97,24 @@ def _spill(
     )
 
 
-def read_ratio(measured: ProfileMeasured) -> float | None:
+def read_ratio(measured: ProfileMeasured, evicted: Container[str]) -> float | None:
     """Return the rows that servers read in a window over those that the curve tells; None if nothing can be said.
 
-    Only servers that evict rows now are compared. After one got more memory, rows that nobody uses stay on its disk.
+    Only servers that evict rows now are compared, of those which did so before: ``evicted``. In the window in which
+    its first rows go, fewer were away than at its end. After one got more memory, rows that nobody uses stay on its
+    disk.
     """
-    steps, read, told = _steps(measured), 0, 0.0
+    steps, read, told, pulled_rows = _steps(measured), 0, 0.0, 0
     if not measured.miss_ratios or steps < 1:
         return None
     for server in measured.ps:
-        if not server.cold_rows or server.memory_used_bytes <= spilling.EVICTS_FROM * server.memory_limit_bytes:
+        full = server.memory_used_bytes > spilling.EVICTS_FROM * server.memory_limit_bytes
+        if not (server.cold_rows and full and server.pod in evicted):
             continue
-        hot_share, pulled = 1 - server.cold_rows / server.categories, server.rows_pulled / steps
-        read += server.rows_read
+        hot_share, pulled = 1 - server.cold_rows / max(server.categories, 1), server.rows_pulled / steps
+        read, pulled_rows = read + server.rows_read, pulled_rows + server.rows_pulled
         told += steps * spilling.reads_per_step(measured.miss_ratios, hot_share, server.categories, pulled)
-    return spilling.read_ratio(read, told)
+    return spilling.read_ratio(read, told, pulled_rows)
 
 
 def _steps(measured: ProfileMeasured) -> float:

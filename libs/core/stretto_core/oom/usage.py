@@ -87,6 +87,11 @@ class ServerUsage:
         return self.points[-1].cold_rows if self.points else 0
 
     @property
+    def had_cold_rows(self) -> bool:
+        """True if it had rows on its disk before the last measurement, too."""
+        return len(self.points) > 1 and self.points[-2].cold_rows > 0
+
+    @property
     def used_bytes(self) -> int:
         """Resident memory at the last measurement."""
         return self.points[-1].used_bytes if self.points else 0

@@ -45,7 +45,7 @@ def test_more_reads_never_make_a_step_faster_and_the_interval_holds_the_expectat
     time_s: float, share: float, workers: int, reads: float, more: float
 ) -> None:
     step = Step(time_s, share * time_s, workers, 40_000.0)
-    found = step.slowdown_interval(Correction().interval(reads))
+    found = step.slowdown_interval(Correction().interval(reads, 1e6))
     assert 0 <= found.low <= step.slowdown(reads) <= found.high
     assert step.slowdown(reads) <= step.slowdown(reads + more)
 
@@ -58,31 +58,56 @@ def test_a_step_that_reads_already_tells_what_it_takes_without(time_s: float, sh
 
 
 def test_reads_that_were_measured_correct_those_of_the_curve() -> None:
-    """Before any, the curve stands, 20 % either way; then what was read holds, and its interval nine of ten windows."""
-    alone = Correction().interval(120.0)
+    """Before any, the curve stands, 20 % either way; then what was read holds, and most later windows with it."""
+    alone = Correction().interval(120.0, 1000.0)
     assert (alone.low, alone.high) == pytest.approx((120 / (1 + READS_ERROR), 120 * (1 + READS_ERROR)))
-    ratios = [read_ratio(read, 600.0) for read in (4780.0, 4810.0, 4790.0, 4830.0)]
+    ratios = [read_ratio(read, 600.0, 1e4) for read in (4780.0, 4810.0, 4790.0, 4830.0)]
     found = Correction.of([each for each in ratios if each])
     assert found.factor == pytest.approx(8, rel=0.01)
-    assert found.interval(20 * found.factor).low < 20 * 4830 / 600 < found.interval(20 * found.factor).high
+    interval = found.interval(found.reads(20.0, 1000.0), 1000.0)
+    assert interval.low < 20 * 4830 / 600 < interval.high
     dice = np.random.default_rng(3)
     for deviation in (0.02, 0.1, 0.3):
         held = 0
         for _ in range(2000):
             *before, later = np.exp(dice.normal(1.5, deviation, 6)).tolist()
             found = Correction.of(before)
-            interval = found.interval(100 * found.factor)
+            interval = found.interval(100 * found.factor, 1e6)
             held += interval.low <= 100 * later <= interval.high
-        assert held > 1720, deviation
+        assert held > 1600, deviation
+
+
+@given(st.floats(0.02, 50), st.lists(st.floats(0.95, 1.045), min_size=1, max_size=5))
+def test_windows_that_are_alike_never_widen_the_interval_of_reads(level: float, ratios: list[float]) -> None:
+    assert Correction.of([level * each for each in ratios]).spread <= Correction.of([]).spread * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(
-    ("read", "told", "ratio"), [(30.0, 40.0, None), (0.0, 400.0, 1 / 100), (1e15, 0.0, 100.0), (399.0, 99.0, 4.0)]
+    ("ratios", "low", "high"),
+    [([], 83.3, 120), ([1.0], 83.3, 120), ([1.0, 1.0], 89, 113), ([1.0, 1.3], 81, 160), ([0.5, 2.0], 18.4, 543)],
+)
+def test_windows_that_differ_widen_it_by_as_much(ratios: list[float], low: float, high: float) -> None:
+    found = Correction.of(ratios)
+    interval = found.interval(100 * found.factor, 1e6)
+    assert (interval.low, interval.high) == pytest.approx((low, high), rel=0.01)
+
+
+@given(st.lists(st.floats(0.01, 100), max_size=5), st.floats(0, 1), st.floats(0, 1e6))
+def test_a_step_never_reads_more_rows_than_it_pulls(ratios: list[float], share: float, pulled: float) -> None:
+    found = Correction.of(ratios)
+    reads = found.reads(share * pulled, pulled)
+    interval = found.interval(reads, pulled)
+    assert 0 <= interval.low <= reads <= interval.high <= pulled
+
+
+@pytest.mark.parametrize(
+    ("read", "told", "ratio"),
+    [(30.0, 40.0, None), (87.0, 360.0, None), (0.0, 600.0, 1 / 100), (1e15, 0.0, 100.0), (399.0, 199.0, 2.0)],
 )
 def test_windows_are_compared_that_have_some_reads_and_no_ratio_is_beyond_all_bounds(
     read: float, told: float, ratio: float | None
 ) -> None:
-    assert read_ratio(read, told) == (None if ratio is None else pytest.approx(ratio))
+    assert read_ratio(read, told, 5e4) == (None if ratio is None else pytest.approx(ratio))
 
 
 def test_an_interval_of_speeds_holds_nine_of_ten_windows_however_much_these_differ() -> None:

@@ -138,7 +138,7 @@ def _option(given: Curve, hot_share: float) -> dict[str, Any]:
         given.server_cpu_s,
         given.server_cores or math.inf,
     )
-    slow = step.slowdown_interval(spilling.Correction().interval(reads))
+    slow = step.slowdown_interval(spilling.Correction().interval(reads, per_step))
     per_s = given.workers / step.with_reads_s(reads)
     cost = given.other_cost_per_hour + given.servers / GIB * (
         memory * given.memory_gib_hour + disk * given.disk_gib_hour
