@@ -89,7 +89,7 @@ Report = WorkerReported | PsReported | DataWorkerReported
 class ProfilerMachine:
     """The profiler of one job: reports, pods and windows. Sums and comparisons are in files of their own."""
 
-    version = 2
+    version = 3
 
     def __init__(
         self, state: ProfilerState | None = None, rules: ProfilingRules | None = None, detector: Detector = cusum
@@ -100,7 +100,11 @@ class ProfilerMachine:
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of an earlier version, under which no program was measured that makes no steps."""
+        """Continue a state of an earlier version.
+
+        Under 1, no program was measured that makes no steps. Before 3, profiles told of no rounded rows, and servers
+        with rows away could tell rows without bytes.
+        """
         return state
 
     @property
@@ -405,5 +409,7 @@ def _check_server(report: PsReported) -> None:
     for name, rows in (("cold_rows", report.cold_rows), ("warm_rows", report.warm_rows)):
         if rows > report.categories:
             raise ImpossibleTelemetry(name, rows, f"at most its {report.categories} categories")
+        if rows and not report.row_bytes:
+            raise ImpossibleTelemetry("row_bytes", report.row_bytes, f"positive while {name} is {rows}")
     if len(report.miss_ratios) not in (0, MISS_POINTS):
         raise ImpossibleTelemetry("miss_ratios", len(report.miss_ratios), f"{MISS_POINTS} of them, or none")

@@ -464,6 +464,8 @@ def test_what_servers_tell_of_their_disks_is_in_the_profile() -> None:
     [
         ({"cold_rows": 5001}, "cold_rows"),
         ({"warm_rows": 5001}, "warm_rows"),
+        ({"warm_rows": 5, "row_bytes": 0.0}, "row_bytes"),
+        ({"cold_rows": 5, "row_bytes": 0.0}, "row_bytes"),
         ({"miss_ratios": (0.5,) * 15}, "miss_ratios"),
     ],
 )
