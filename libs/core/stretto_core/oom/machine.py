@@ -132,7 +132,7 @@ class OomMachine:
             action="grow",
             reason=f"{event.pod} was killed at its limit of {_gib(limit)}",
         )
-        return self._publish(found, now)
+        return self._publish(found, now, state.published_fault)
 
     def _measured(self, event: ProfileMeasured, now: float) -> list[Action]:
         state, opened = self.state, self.state.opened
@@ -168,7 +168,7 @@ class OomMachine:
         decided = self._decide(event.job, found, opened, now, spills)
         if event.spill_fault:
             decided = replace(decided, reason=bounded(f"{decided.reason}; rows find no room: {event.spill_fault}"))
-        return self._publish(replace(decided, remedies=ways), now)
+        return self._publish(replace(decided, remedies=ways), now, bool(event.spill_fault))
 
     def _note_step(self, event: ProfileMeasured) -> None:
         """Keep step times and reads of the latest settled windows; step times of the present plan alone."""
@@ -237,8 +237,11 @@ class OomMachine:
             base_bytes=int(rest_bytes(state.servers[fullest.pod])),
         )
 
-    def _publish(self, found: OomForecast, now: float) -> list[Action]:
-        """Publish a forecast that is news: another action, another end or request by 5 %, or after a while."""
+    def _publish(self, found: OomForecast, now: float, fault: bool) -> list[Action]:
+        """Publish a forecast that is news: another action, another end or request by 5 %, or after a while.
+
+        ``fault``: rows find no room; that they begin or cease to is news, too.
+        """
         state, settings = self.state, self.settings
         end = max((server.at_end_bytes for server in found.ps), default=state.published_end_bytes)
         moved = abs(end - state.published_end_bytes) > settings.change * state.published_end_bytes
@@ -247,8 +250,10 @@ class OomMachine:
             abs(wanted - state.published_bytes) > settings.change * state.published_bytes
         )
         due = now - state.published_at_s >= settings.repeat_s
-        if not (moved or asked or due or found.action != state.published_action):
+        other = found.action != state.published_action or fault != state.published_fault
+        if not (moved or asked or due or other):
             return []
+        state.published_fault = fault
         state.published_at_s, state.published_end_bytes = now, end
         state.published_bytes, state.published_action = wanted, found.action
         return [Emit(found)]

@@ -73,6 +73,8 @@ class WatchState:
     published_bytes: int = 0
     published_end_bytes: int = 0
     published_action: str = ""
+    published_fault: bool = False
+    """True if rows found no room by the forecast that was published last."""
     limit_bytes: int = 0
     """Limit of a server that starts now."""
     killed_bytes: int = 0

@@ -195,7 +195,7 @@ def rounded_bytes(server: ServerUsage, all_hot_bytes: float) -> float:
     if not last.warm_rows:
         return all_hot_bytes
     rounded = COLD_ROW_BYTES + last.warm_bytes / last.warm_rows
-    return rest + (all_hot_bytes - rest) * min(1.0, rounded / last.row_bytes)
+    return rest + (all_hot_bytes - rest) * min(1.0, rounded / max(last.row_bytes, 1.0))
 
 
 def spilled_bytes_at(server: ServerUsage, new_rows: Estimate, cost: RowCost) -> Estimate:

@@ -16,7 +16,7 @@ from stretto_core.model.types import JobLimits, JobProfile, Prices, SpillPolicy
 from stretto_core.oom.machine import OomMachine
 from stretto_core.oom.remedies import read_ratio, remedies
 from stretto_core.oom.state import JobOpened, WatchSettings
-from stretto_core.oom.usage import ServerUsage, UsagePoint
+from stretto_core.oom.usage import ServerUsage, UsagePoint, rounded_bytes
 from stretto_messages.base import GIB
 from stretto_messages.oom import OomForecast
 from stretto_messages.values import Plan, Remedy, StepTimes
@@ -149,20 +149,21 @@ class RoundingJob:
         profile = JobProfile(512, 10**6, LIMITS, spill="never")
         self.machine.handle(JobOpened(10**6, 64 * MIB, 16 * GIB, profile), 1000.0)
 
-    def told(self, seconds: int, fault: str = "") -> OomForecast:
+    def told(self, seconds: int) -> OomForecast:
         """Return the last forecast after these seconds, of 1,000 samples each."""
-        said = list[OomForecast]()
-        for second in range(5, seconds + 1, 5):
-            rows = 3000 * second
-            saved = (ROW - COLD_ROW_BYTES) / 2
-            warm = min(rows, max(0, int((BASE + rows * ROW - 0.9 * LIMIT) / saved)))
-            tables = int(rows * ROW - warm * saved)
-            server = server_measured("ps-0", BASE + tables, LIMIT, rows, 32, ROW, tables)
-            server = replace(server, warm_rows=warm, warm_bytes=int(warm * saved))
-            window = replace(measured([server]), plan=PLAN, spill_fault=fault)
-            self.machine.handle(progressed(1000 * second, 10**6, 1000.0), 1000.0 + second)
-            said += [a.fact for a in self.machine.handle(window, 1000.0 + second) if isinstance(a, Emit)]
-        return said[-1]
+        return [found for second in range(5, seconds + 1, 5) for found in self.window(second)][-1]
+
+    def window(self, second: int, fault: str = "") -> list[OomForecast]:
+        """Return the forecast of the window that ends at ``second``, if there is one."""
+        rows = 3000 * second
+        saved = (ROW - COLD_ROW_BYTES) / 2
+        warm = min(rows, max(0, int((BASE + rows * ROW - 0.9 * LIMIT) / saved)))
+        tables = int(rows * ROW - warm * saved)
+        server = server_measured("ps-0", BASE + tables, LIMIT, rows, 32, ROW, tables)
+        server = replace(server, warm_rows=warm, warm_bytes=int(warm * saved))
+        window = replace(measured([server]), plan=PLAN, spill_fault=fault)
+        self.machine.handle(progressed(1000 * second, 10**6, 1000.0), 1000.0 + second)
+        return [a.fact for a in self.machine.handle(window, 1000.0 + second) if isinstance(a, Emit)]
 
 
 def test_rounding_makes_room_so_that_memory_lasts_until_every_row_is_rounded() -> None:
@@ -174,8 +175,16 @@ def test_rounding_makes_room_so_that_memory_lasts_until_every_row_is_rounded() -
     assert server.oom_in_s == pytest.approx(57, rel=0.2)
     assert server.at_end_bytes > 2 * LIMIT, "all of them as they were trained"
     assert found.action == "grow"
-    late = RoundingJob().told(150, "ps-0: 400 MB are left: give the server more memory")
-    assert late.reason.endswith("; rows find no room: ps-0: 400 MB are left: give the server more memory")
+
+
+def test_a_fault_that_begins_or_ends_is_told_at_once() -> None:
+    job, fault = RoundingJob(), "ps-0: 400 MB are left: give the server more memory"
+    quiet = job.told(60)
+    job.machine.settings = replace(job.machine.settings, repeat_s=1e6, change=1e6)
+    began, on, ended = (job.window(65, fault), job.window(70, fault), job.window(75))
+    assert [each.reason.endswith(f"; rows find no room: {fault}") for each in began] == [True]
+    assert on == []
+    assert ["rows find no room" in each.reason for each in (quiet, *ended)] == [False, False]
 
 
 def test_a_server_that_rounds_rows_and_has_room_for_them_says_how_many_it_rounded() -> None:
@@ -192,6 +201,13 @@ def test_a_server_that_rounds_rows_and_has_room_for_them_says_how_many_it_rounde
     assert found.ps[0].oom_in_s is None
     assert found.action == "grow"
     assert "ps-0 has 100,000 of 315,000 rows rounded to bfloat16: its limit of 0.50 GiB is too small" in found.reason
+
+
+def test_rows_of_no_bytes_are_rounded_to_no_fewer() -> None:
+    """Stored profiles may have such rows, whatever the profiler refuses now."""
+    usage = ServerUsage()
+    usage.add(UsagePoint(10, 2**20, 2**19, 0.0, warm_rows=5, warm_bytes=100), 2**30, 32)
+    assert rounded_bytes(usage, 2.0**20) == 2**20
 
 
 def test_servers_that_have_memory_again_say_nothing_of_the_curve() -> None:
