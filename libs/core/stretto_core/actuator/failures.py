@@ -11,7 +11,7 @@ USER_ERROR = 3
 """Exit code of a pod whose user's code or data failed."""
 UNTRAINED_USER_FAILURES = 1
 """Ends of workers with the user's error that a job survives before it has trained a sample, or before its first plan
-is applied if they are of a later stage. The second try excludes an accident of one machine; code and data that have
+is applied if they are of one later stage. The second try excludes an accident of one machine; code and data that have
 never worked would fail again."""
 
 STABLE_S = 30.0
@@ -36,14 +36,14 @@ def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str |
     A stable pod that dies is replaced at once; one that keeps dying, less and less often; at last not at all. An image
     that pods of the job have run with is out of reach, not wrong: it is tried again like anything else.
     """
+    _note_stage(state, pod, now)
     if event.reason in BLAMELESS:
         return None
     if event.used_up:  # another pod would do the same, while all other jobs stand still
         return f"the job has used up {event.used_up}"
     if event.reason == "image-pull" and not state.applied_version:
         return f"the image of {pod.name} cannot be had: {event.detail}"
-    stable = pod.started_at_s is not None and now - pod.started_at_s >= STABLE_S
-    failures = 1 if stable else state.failures_in_row[pod.role] + 1
+    failures = 1 if _is_stable(pod, now) else state.failures_in_row[pod.role] + 1
     state.failures_in_row[pod.role] = failures
     what = f"{pod.name} ended with exit code {event.exit_code} ({event.reason})"
     why = event.detail.rpartition(f"exit {event.exit_code}: ")[2]  # a pod's last line says it (libs/trainer)
@@ -60,6 +60,19 @@ def count(state: ActuatorState, pod: Pod, event: PodExited, now: float) -> str |
     if failures > PLATFORM_FAILURES:
         return f"{what}; {failures} {pod.role} pods in a row died within {STABLE_S:g} s of their start{detail}"
     return f"{what}; {crashed}{detail}" if crashed else None
+
+
+def _is_stable(pod: Pod, now: float) -> bool:
+    return pod.started_at_s is not None and now - pod.started_at_s >= STABLE_S
+
+
+def _note_stage(state: ActuatorState, pod: Pod, now: float) -> None:
+    """Note that the later stage of ``pod``, which has died, has begun: that one of its workers ran stably."""
+    if not pod.stage or pod.stage in state.begun_stages:
+        return
+    if any(_is_stable(each, now) for each in (pod, *state.of_role("worker")) if each.stage == pod.stage):
+        state.begun_stages.append(pod.stage)
+        state.stage_failures.pop(str(pod.stage), None)
 
 
 def program_ended(state: ActuatorState, event: PodExited) -> Facts:
@@ -80,16 +93,19 @@ def _too_many_user_failures(state: ActuatorState, pod: Pod, what: str, detail: s
 
     The job trains without a later stage, and would do so to its end if no worker can compute its layers.
     """
-    times = state.user_failures
+    times, whose, stage = state.user_failures, "workers", str(pod.stage)
+    if pod.stage and pod.stage not in state.begun_stages:
+        state.stage_failures[stage] = state.stage_failures.get(stage, 0) + 1
     if times > state.worker_failures_allowed:
         bound = f"restarts.worker_failures allows {state.worker_failures_allowed}"
     elif not state.has_trained and times > UNTRAINED_USER_FAILURES:
         bound = "the job has not trained any sample"
-    elif pod.stage and not state.applied_version and times > UNTRAINED_USER_FAILURES:
-        bound = f"stage {pod.stage} has not computed any step"
+    elif not state.applied_version and state.stage_failures.get(stage, 0) > UNTRAINED_USER_FAILURES:
+        times, whose = state.stage_failures[stage], f"workers of stage {stage}"
+        bound = f"none of them ran {STABLE_S:g} s"
     else:
         return None
-    repeated = f"workers ended so {times} time{'s' * (times != 1)}"
+    repeated = f"{whose} ended so {times} time{'s' * (times != 1)}"
     return f"{what}, an error of the user's code or data; {repeated}, and {bound}{detail}"
 
 

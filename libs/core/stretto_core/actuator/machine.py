@@ -75,7 +75,7 @@ ActuatorEvent = JobEvent | PodEvent | ParametersEvent | GetServers | OrphanFound
 class ActuatorMachine:
     """Pods and parameters of one job follow its plan."""
 
-    version = 6
+    version = 7
 
     def __init__(self, state: ActuatorState | None = None) -> None:
         self.state = state if state is not None else ActuatorState()
@@ -86,7 +86,7 @@ class ActuatorMachine:
 
         Under 1, a job whose number is null may give up any number. Under 3, losses of servers had no times: they are
         counted anew. Before 5, an exit did not tell when another pod follows; before 6, a later stage that never began
-        was tried as often as one that had.
+        was tried as often as one that had; before 7, errors of other workers counted against it.
         """
         if from_version == 1 and state["phase"] != "unknown" and state["samples_given_up_max"] is None:
             state["samples_given_up_max"] = SAMPLES_MAX

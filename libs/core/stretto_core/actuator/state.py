@@ -209,6 +209,10 @@ class ActuatorState:
     failures_in_row: dict[str, int] = field(default_factory=lambda: {"worker": 0, "ps": 0, "data": 0})
     user_failures: int = 0
     """Ends of workers with the user's error."""
+    stage_failures: dict[str, int] = field(default_factory=dict[str, int])
+    """The same by later stage, as long as none of its workers is known to have run stably."""
+    begun_stages: list[int] = field(default_factory=list[int])
+    """Later stages of which a worker ran stably before one died."""
     samples_at_start: int = 0
     """Samples that were done before the job trained any, where it continues the ledger of another job's checkpoint."""
     has_trained: bool = False

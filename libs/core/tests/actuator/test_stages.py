@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from actuator_builders import get_servers, job_progressed, plan, plan_decided, pod_exited
+from actuator_builders import get_servers, job_progressed, plan, plan_decided, pod_exited, pod_started
 from actuator_cluster import SimulatedCluster, started
-from stretto_core.actuator.failures import USER_ERROR
+from stretto_core.actuator.failures import STABLE_S, USER_ERROR
 from stretto_core.actuator.steps import next_steps
 from stretto_messages.actuator import GroupChanged, JobFailed, PlanApplied
 from stretto_messages.base import GIB
@@ -43,20 +43,38 @@ def test_a_replica_that_dies_is_replaced_at_its_place() -> None:
     assert members(cluster) == [(0, "", 0), (0, "", 0), (1, "a", 1), (1, "a", 1)]
 
 
-def stage_fails(cluster: SimulatedCluster) -> list[str]:
-    """End a worker of stage 1 with the user's error; return the reasons for which the job failed."""
-    name = next(pod.name for pod in cluster.state.of_role("worker") if pod.stage)
+def stage_fails(cluster: SimulatedCluster, stage: int = 1) -> list[str]:
+    """End a worker of the stage with the user's error; return the reasons for which the job failed."""
+    name = next(pod.name for pod in cluster.state.of_role("worker") if pod.stage == stage)
     cluster.tell(pod_exited(name, "failed", USER_ERROR, "noise\nx job exit 3: first_layer = 9: 'Net' has four"))
     return [fact.reason for fact in cluster.told(JobFailed)]
 
 
-def test_a_stage_that_no_worker_can_begin_ends_a_job_that_trains_without_it() -> None:
+def training() -> SimulatedCluster:
+    """A job that trains, and whose first plan is not applied yet."""
     cluster = SimulatedCluster()
     cluster.tell(plan_decided(1, staged()))
-    cluster.tell(job_progressed(samples_done=1000))
-    assert stage_fails(cluster) == []
+    cluster.tell(job_progressed(samples_done=1_000_000))
+    return cluster
+
+
+def test_a_stage_that_no_worker_can_begin_ends_a_job_that_trains_without_it() -> None:
+    cluster = training()
+    assert stage_fails(cluster, 0) == []
+    assert stage_fails(cluster) == [], "the error of another stage is none of its own"
     (reason,) = stage_fails(cluster)
-    assert reason.endswith("ended so 2 times, and stage 1 has not computed any step: first_layer = 9: 'Net' has four")
+    assert reason.endswith(
+        "workers of stage 1 ended so 2 times, and none of them ran 30 s: first_layer = 9: 'Net' has four"
+    )
+
+
+def test_a_stage_of_which_a_worker_ran_has_begun_though_the_plan_was_never_applied() -> None:
+    cluster = training()
+    name = next(pod.name for pod in cluster.state.of_role("worker") if pod.stage)
+    cluster.tell(pod_started(name, 8.0, 64 * GIB))
+    cluster.after(STABLE_S)
+    cluster.tell(pod_exited(name, "evicted", None))
+    assert [stage_fails(cluster) for _ in range(3)] == [[]] * 3
 
 
 def test_a_stage_that_has_begun_survives_as_many_errors_as_the_job_states() -> None:
