@@ -112,7 +112,8 @@ class ProgramHost:
             except BusError:  # this worker is to leave, and nobody has answered it
                 return LEAVE
         refusal = self._consistent.refusal if self._consistent is not None else ""
-        return f"{REFUSED} {refusal}" if refusal else self._batches.next(several=request == SEVERAL)
+        several = request == SEVERAL and not self._has_data_workers  # the variable may be of its environment
+        return f"{REFUSED} {refusal}" if refusal else self._batches.next(several=several)
 
     def _ended(self, code: int) -> int:
         """Give back what the program has not trained, and return the pod's exit code. Raises DataError."""

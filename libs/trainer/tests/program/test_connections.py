@@ -122,7 +122,18 @@ def test_who_does_not_say_that_it_takes_several_batches_gets_one(
     taken = [*stretto.agent.samples()]
     assert several.requests == ["next"] * (len(taken) + 1)
     assert sorted(number for batch in taken for number in batch) == [*range(10_000)]
-    assert stretto.agent.SEVERAL_VARIABLE not in hosted(data="auto")._variables("")
+
+
+@pytest.mark.parametrize(("data", "answer", "samples"), [("off", "batches", 12), ("auto", "batch", 8)])
+def test_with_data_workers_a_program_gets_one_batch_whatever_it_asks_for(
+    data: str, answer: str, samples: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "AHEAD_S", 1e9)
+    runs = hosted(data=data)
+    assert (stretto.agent.SEVERAL_VARIABLE in runs._variables("")) == (data == "off")
+    assert runs._answered(stretto.agent.SEVERAL).startswith("batch ")
+    word, first, stop, *_ = runs._answered(stretto.agent.SEVERAL).split(" ")
+    assert (word, int(stop) - int(first)) == (answer, samples)
 
 
 def test_a_loop_that_is_left_gets_the_batch_again_that_it_was_left_in_and_no_other(several: Several) -> None:
