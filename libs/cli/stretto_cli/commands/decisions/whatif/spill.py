@@ -69,7 +69,7 @@ def spill(options: GatewayOptions, file: FileArgument, job: JobOption = None) ->
         stated = read_json(file, OfJob).model_extra or {}
         with options.connect() as gateway:
             view, told = gateway.job(job), gateway.events(job, 0, False, ("profile-measured",))
-            measured = deque((each.data for each in told if each.data["miss_ratios"]), 1)
+            measured = deque((each.data for each in told if each.data.get("miss_ratios")), 1)
         if not measured:
             remedy = "submit it with resources.ps.spill: emergency or auto, and wait for some steps"
             raise BadInput(f"--job {job}: its servers have measured no miss ratios; {remedy}")
@@ -81,7 +81,8 @@ def spill(options: GatewayOptions, file: FileArgument, job: JobOption = None) ->
 def of_job(measured: Json, view: Json) -> Json:
     """Return the curve of a job by a window of its profile, of the server that has most rows, without its limit.
 
-    What the window does not have is left out: the reads of a disk are known once rows take a quarter of the memory.
+    What the window does not have is left out: the reads of a disk are known once rows take a quarter of the memory, and
+    a window of an earlier Stretto lacks what none measured then.
     """
     server = max(measured["ps"], key=lambda each: each["categories"])
     steps = measured["throughput"] / measured["batch_size"] * measured["window_s"]
@@ -92,17 +93,17 @@ def of_job(measured: Json, view: Json) -> Json:
         "rows": server["categories"],
         "row_bytes": server["row_bytes"],
         "other_bytes": max(0, server["memory_used_bytes"] - server["table_bytes"]),
-        "rows_per_step": server["rows_pulled"] / steps if steps else 0.0,
+        "rows_per_step": server.get("rows_pulled", 0) / steps if steps else 0.0,
         "step_s": measured["step_time_s"],
         "compute_s": measured["times"]["grad_s"],
         "server_cpu_s": server["cpu_used_cores"] * measured["window_s"] / steps if steps else 0.0,
         "server_cores": server["cpu_limit_cores"],
-        "reads_per_s": server["disk_reads_per_s"],
+        "reads_per_s": server.get("disk_reads_per_s"),
         "workers": plan["workers"],
         "servers": plan["ps"],
         "other_cost_per_hour": max(0.0, (view["cost_per_hour"] or 0.0) - memory_cost),
         "memory_gib_hour": prices["memory_gib_hour"],
-        "disk_gib_hour": prices["disk_gib_hour"],
+        "disk_gib_hour": prices.get("disk_gib_hour"),
     }
     return {name: value for name, value in found.items() if value}
 
