@@ -100,11 +100,7 @@ class ProfilerMachine:
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of an earlier version.
-
-        Under 1, no program was measured that makes no steps. Before 3, profiles told of no rounded rows, and servers
-        with rows away could tell rows without bytes.
-        """
+        """Continue a state of version 1, which measured no program without steps, or 2, which told no rounded rows."""
         return state
 
     @property
