@@ -269,6 +269,7 @@ class CheckpointMachine:
         state = self.state
         if event.beyond:
             state.next_number = max(state.next_number, event.beyond + 1)
+        told: Facts
         if event.beyond and not state.renamed:
             told = attempts.rename(state, attempt, event.reason)
         else:

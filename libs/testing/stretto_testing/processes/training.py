@@ -173,7 +173,7 @@ class Job:
         document["checkpoint"] = {"every_s": self.checkpoint_every_s}
         document["resources"] = {"ps": {"count": {"min": self.servers_least}}}
         if self.data_workers:
-            each = {"cpu_cores": DATA_WORKER_CORES, "memory": 1 << 28}
+            each: dict[str, Any] = {"cpu_cores": DATA_WORKER_CORES, "memory": 1 << 28}
             document["resources"]["data"] = each | {"mode": "always", "count": self.data_workers}
         return JobSubmitted(job=self.name, spec=JobSpec.parse(document))
 
