@@ -9,6 +9,7 @@ files that it adds to, of earlier checkpoints.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -32,6 +33,8 @@ LATER_MAX = 20
 """Checkpoints of the highest numbers that are looked at for a later one: a job can lay as many as it likes."""
 NUMBER_MAX = 10**9
 """The highest number of a checkpoint that is looked at: a job can lay folders of any number."""
+NO_FILE = (errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.EINVAL)
+"""Errors of a folder of another kind, a link, a folder or a pipe in the place of a manifest."""
 _LOCAL = "file://"
 
 
@@ -104,6 +107,8 @@ def read(url: str) -> CheckpointManifest:
     except FileNotFoundError as error:
         raise ManifestDamaged(f"{url} is not there; name the manifest of a complete checkpoint") from error
     except Exception as error:  # whatever a file system raises
+        if isinstance(error, OSError) and error.errno in NO_FILE:
+            raise ManifestDamaged(f"{url} is no file ({error.strerror}); use another checkpoint") from error
         raise ManifestError(f"{url} cannot be read ({type(error).__name__}: {error}); check the store") from error
     if len(text) > SIZE_MAX_BYTES:
         raise ManifestDamaged(f"{url} is no manifest (more than {SIZE_MAX_BYTES} bytes); use another checkpoint")

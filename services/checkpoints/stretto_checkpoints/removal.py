@@ -76,12 +76,12 @@ class Removal:
                     continue
                 self._gone.add(url)
                 await asyncio.to_thread(manifest.remove, url)
-            except Exception as error:  # an old checkpoint that stays does no harm
+            except Exception as error:  # an old checkpoint that stays does no harm; the next owner tries again
                 self._gone.add(url)
                 log.warning("old checkpoint not removed", job=self._job, url=url, error=str(error))
 
 
 def _is_sound(url: str) -> bool:
-    with contextlib.suppress(manifest.ManifestError):
+    with contextlib.suppress(manifest.ManifestDamaged):
         return bool(manifest.read(url).parts)
     return False

@@ -10,6 +10,7 @@ from stretto_bus.faults import Fault
 from stretto_bus.tasks import end
 from stretto_core.actuator.placement import claim
 from stretto_core.checkpoints.chains import newest_chain
+from stretto_core.checkpoints.machine import RESTORE_TRIES
 from stretto_core.checkpoints.names import is_restore, number_of
 from stretto_core.checkpoints.observations import ParametersRestored, StepFailed
 from stretto_core.checkpoints.state import CheckpointState, ColumnRestore, Restore
@@ -165,10 +166,12 @@ class Taker:
 
         After a failure, servers that have their part already accept again.
         """
+        self._later_url = ""
         await asyncio.sleep(restore.failures * self._settings.restore_pause_s)
         self._stores.check_start(self.job, restore.url)
         async with asyncio.timeout(self._settings.restore_timeout_s):
             whole = await asyncio.to_thread(self._chosen, restore, self.state)
+            self._later_url = "" if whole.checkpoint.url == restore.url else whole.checkpoint.url
             cache_url = await asyncio.to_thread(self._cache.open_to, self.job)
             parts = claim(restore.servers)
             requests = {
@@ -207,14 +210,19 @@ class Taker:
         """Return the manifest to restore: the one of ``restore``, or a later one that the state does not know.
 
         A later manifest has a higher number than all that are complete: the installation was restored from an older
-        backup, and the job's later checkpoints are whole. Raises ManifestError, ManifestDamaged.
+        backup, and the job's later checkpoints are whole. No more are tried once ``LATER_MAX`` could not be read.
+        Raises ManifestError, ManifestDamaged.
         """
-        self._later_url = ""
-        gone = {*state.expired, *state.unreadable} - {*state.given_up}
-        for later in manifest.later(state.folder, number_of(state.complete[-1].id)) if state.complete else ():
-            url = later.checkpoint.url
-            if later.job == self.job and url not in gone:
-                self._later_url = url
-                log.warning("a later checkpoint than the state knows is restored", job=self.job, url=url)
-                return later
+        gone = {*state.expired} - {*state.given_up} | {*state.unreadable}
+        tries_later = bool(state.complete) and len(state.unreadable) < manifest.LATER_MAX
+        try:
+            for later in manifest.later(state.folder, number_of(state.complete[-1].id)) if tries_later else ():
+                url = later.checkpoint.url
+                if later.job == self.job and url not in gone:
+                    log.warning("a later checkpoint than the state knows is restored", job=self.job, url=url)
+                    return later
+        except ManifestError as error:
+            if restore.failures + 1 < RESTORE_TRIES:  # a store that does not answer now may list it soon
+                raise
+            log.warning("not known whether there are later checkpoints", job=self.job, error=str(error))
         return manifest.read(restore.url)

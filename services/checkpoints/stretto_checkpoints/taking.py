@@ -116,16 +116,11 @@ class Steps:
         await self._edge.observe(self._job, taken)
 
     async def _look(self, attempt: Attempt) -> None:
-        """Look once for checkpoints that the state does not know. Raises NameTaken."""
-        folder = attempt.url.rpartition("/")[0].rpartition("/")[0]
-        newest = None
-        try:
-            newest = await asyncio.to_thread(lambda: next(manifest.later(folder, number_of(attempt.id) - 1), None))
-        except ManifestError as error:  # whoever may write there need not list
-            log.warning("not known whether there are later checkpoints", job=self._job, error=str(error))
+        """Look for checkpoints that the state does not know, until there are none. Raises NameTaken."""
+        highest = await asyncio.to_thread(_highest, attempt)
+        if highest:  # the next attempt looks again: this answer may be lost
+            raise NameTaken(highest)
         self._has_looked = True
-        if newest is not None:
-            raise NameTaken(number_of(newest.checkpoint.url.split("/")[-2]))
 
     async def _export(self, attempt: Attempt) -> list[Any]:
         """Let every server write its image to the memory reserved for it here, or to its disk."""
@@ -179,6 +174,23 @@ class Steps:
 
     async def _ask_all(self, servers: list[int], request: Message) -> list[Any]:
         return await asyncio.gather(*(self._edge.call_pod(f"ps-{number}", request, CALL_S) for number in servers))
+
+
+def _highest(attempt: Attempt) -> int:
+    """Return the highest number of a whole checkpoint from this attempt's on; 0: there is none.
+
+    Where the store does not list its folders, that of the attempt is looked at: whoever may write need not list.
+    """
+    try:
+        folder = attempt.url.rpartition("/")[0].rpartition("/")[0]
+        newest = next(manifest.later(folder, number_of(attempt.id) - 1), None)
+    except ManifestError as error:
+        log.warning("not known whether there are later checkpoints", url=attempt.url, error=str(error))
+        with contextlib.suppress(ManifestError):
+            manifest.read(attempt.url)
+            return number_of(attempt.id)
+        return 0
+    return number_of(newest.checkpoint.url.split("/")[-2]) if newest is not None else 0
 
 
 def _is_whole(attempt: Attempt) -> bool:

@@ -351,3 +351,26 @@ async def test_a_whole_checkpoint_whose_attempt_was_given_up_stays_until_the_nex
     taker.follow(state)
     assert await until(lambda: not (tmp_path / "j/j-000002").exists())
     running.cancel()
+
+
+@pytest.mark.parametrize(
+    ("unreadable", "chosen"), [((), 5), ((5,), 4), ((5, 4), 3)], ids=["the newest", "the one before", "the known one"]
+)
+def test_a_return_reads_the_newest_that_is_whole_and_was_readable(
+    tmp_path: Path, unreadable: tuple[int, ...], chosen: int
+) -> None:
+    """The state knows 3; the attempt 5 was given up, and became whole. Others lay what is no checkpoint there."""
+    for number in (3, 4, 5):
+        lay(tmp_path, number, "then")
+    (tmp_path / "j/backup-2026").touch()
+    (tmp_path / "j/j-000009").symlink_to(tmp_path)
+    (tmp_path / "j/j-000008/manifest.json").mkdir(parents=True)
+    (known,) = folders(tmp_path, 3)
+    complete = [CheckpointRef(id="j-000003", url=known, samples=5, size_bytes=10, ps=1)]
+    state = CheckpointState(job="j", folder=f"file://{tmp_path}/j", complete=complete)
+    state.expired = state.given_up = folders(tmp_path, 5)
+    state.unreadable = folders(tmp_path, *unreadable)
+    settings = CheckpointsSettings(state_folder=tmp_path, store_url=f"file://{tmp_path}")
+    edge: Any = Edge()
+    found = Taker("j", state, edge, settings)._chosen(Restore("j-restore-7", known, [0]), state)
+    assert found.checkpoint.id == f"j-{chosen:06d}"

@@ -87,7 +87,8 @@ def drop(state: CheckpointState) -> Attempt | None:
     attempt = state.attempt
     if attempt is not None:
         expire(state, attempt.url)
-        state.given_up = [*state.given_up[-EXPIRED_KEPT + 1 :], attempt.url]
+        if not state.ended:  # else nothing comes after it
+            state.given_up = [*state.given_up[-EXPIRED_KEPT + 1 :], attempt.url]
         state.attempt = None
         state.best_due = state.best_due or attempt.best
     return attempt

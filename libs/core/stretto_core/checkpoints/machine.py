@@ -63,14 +63,17 @@ Facts = list[Message]
 class CheckpointMachine:
     """Checkpoints of one job."""
 
-    version = 3
+    version = 4
 
     def __init__(self, state: CheckpointState | None = None) -> None:
         self.state = state if state is not None else CheckpointState()
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of version 1, which told no bytes of all that is stored, or 2, which hid tries."""
+        """Continue a state of version 1, which told no bytes of all that is stored, or 2, which hid tries.
+
+        Before 4, the names of what the store has were taken again, and a later one that could not be read cost another.
+        """
         return state
 
     @property
@@ -162,9 +165,9 @@ class CheckpointMachine:
         state.restore = None
         state.columns = None
         state.requested = False
-        state.given_up = [] if finished else state.given_up
         if state.attempt is not None and state.attempt.stage == "taking":
             attempts.drop(self.state)
+        state.given_up = [] if finished else state.given_up
         if finished and state.complete and is_final(state.complete[-1].id):
             kept = {state.complete[-1].id, state.best}
             state.expired += [earlier.url for earlier in reversed(state.complete) if earlier.id not in kept]

@@ -46,8 +46,8 @@ class Child:
         self._pod, self._program, self._meter = pod, program, meter
         self._printing: threading.Thread | None = None
         """Passes on what the program prints, where its job file says how a line tells its steps."""
-        self._reading: threading.Event | None = None
-        """Set once the event files that tell its steps are read no more."""
+        self._end_reading: Callable[[float], None] | None = None
+        """Ends the reading of the event files that tell its steps, within a time in seconds."""
 
     def start(self, more: Mapping[str, str]) -> subprocess.Popen[bytes]:
         """Start the program with these variables. Raises DataError: its command or folder is not there."""
@@ -86,7 +86,7 @@ class Child:
         if pattern is not None and program.stdout is not None:
             self._printing = follow(program.stdout, PrintedSteps(pattern, ToldSteps(self._meter)))
         if events is not None:
-            self._reading = read_events(events)
+            self._end_reading = read_events(events)
         return program
 
     def wait(self, program: subprocess.Popen[bytes], patience: Callable[[], float | None]) -> int:
@@ -115,8 +115,8 @@ class Child:
         code = program.wait()
         if self._printing is not None:
             self._printing.join(PRINTED_S)
-        if self._reading is not None:
-            self._reading.set()
+        if self._end_reading is not None:
+            self._end_reading(PRINTED_S)
         return code
 
     def failed(self, code: int) -> int:

@@ -4,13 +4,13 @@ comes, or in its event files of TensorBoard."""
 from __future__ import annotations
 
 import contextlib
+import heapq
 import os
 import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -25,6 +25,7 @@ _ENDS = re.compile(rb"[\r\n]")
 LOOK_S = 1.0
 """Interval at which event files are read."""
 FILES_MAX = 1000
+"""Event files that are looked at: the latest that were written."""
 _HEAD, _TAIL = 12, 4
 """Bytes before the content of a record of an event file, which begin with its length, and behind it."""
 _BEGIN_BYTES = 32
@@ -79,16 +80,19 @@ class EventSteps:
     def __init__(self, folder: Path, told: ToldSteps) -> None:
         self._folder, self._told = folder, told
         self._most = -1
-        self._read = {path: path.stat().st_size for path in self._files()}
+        self._read = {path: status.st_size for path, status in self._files()}
         """The bytes of each file that are read, or were there before."""
 
-    def _files(self) -> list[Path]:
-        return sorted(islice(self._folder.rglob("*tfevents*"), FILES_MAX))
+    def _files(self) -> Iterator[tuple[Path, os.stat_result]]:
+        for path in self._folder.rglob("*tfevents*"):
+            with contextlib.suppress(OSError):  # it was removed, or leads nowhere
+                yield path, path.stat()
 
     def look(self, now_s: float) -> None:
         """Tell the greatest step, if it is greater than at the last look."""
         found = [self._most]
-        for path in self._files():
+        newest = heapq.nlargest(FILES_MAX, self._files(), key=lambda each: each[1].st_mtime)
+        for path in sorted(path for path, _ in newest):
             with contextlib.suppress(OSError):  # it was removed
                 found.extend(step for step in self._steps(path) if step <= STEPS_MAX)
         if (most := max(found)) > self._most:
@@ -120,17 +124,25 @@ def step_of(event: bytes) -> int:
     return step
 
 
-def read_events(steps: EventSteps) -> threading.Event:
-    """Begin to read event files in a thread, until the event that is returned is set."""
+def read_events(steps: EventSteps) -> Callable[[float], None]:
+    """Begin to read event files in a thread; return a function that ends it after a last look, for which it waits."""
     over = threading.Event()
 
     def run() -> None:
-        while not over.wait(LOOK_S):
+        is_over = False
+        while not is_over:
+            is_over = over.wait(LOOK_S)
             with contextlib.suppress(OSError):  # a folder was removed: there is a next look
                 steps.look(time.monotonic())
 
-    threading.Thread(target=run, name="event files of the program", daemon=True).start()
-    return over
+    reading = threading.Thread(target=run, name="event files of the program", daemon=True)
+    reading.start()
+
+    def end(wait_s: float) -> None:
+        over.set()
+        reading.join(wait_s)
+
+    return end
 
 
 def follow(stream: IO[bytes], steps: PrintedSteps) -> threading.Thread:

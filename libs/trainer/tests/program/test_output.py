@@ -64,6 +64,7 @@ def test_the_greatest_step_of_event_files_is_that_of_the_program(tmp_path: Path)
         each.mkdir()
     train, validation = (each / "events.out.tfevents.1" for each in folders)
     train.write_bytes(event(9_000))
+    (tmp_path / "leads.nowhere.tfevents").symlink_to(tmp_path / "gone")
     steps = EventSteps(tmp_path, ToldSteps(meter))
 
     def look(train_has: bytes, validation_has: bytes, now_s: float) -> int:
