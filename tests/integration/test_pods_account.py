@@ -111,7 +111,7 @@ async def test_headers_of_events_and_acknowledgements_arrive_at_a_pod(stage: Sta
     await pod.flush()
     changed = replace(example_of(ServersChanged), job=JOB)
     await stage.actuator.publish(changed, "an-id", TRACE)
-    event = await heard.next_msg(10)
+    event = await heard.next_msg(60)
     assert event.subject == f"evt.v1.actuator.servers-changed.{JOB}"
     assert event.headers is not None
     assert (event.headers["traceparent"], event.headers["Nats-Msg-Id"]) == (TRACE, "an-id")
