@@ -117,4 +117,4 @@ def test_a_kill_waits_for_a_worker_that_runs_unless_the_job_is_over(
     (tmp_path / "worker-1" / "pid").unlink()
     assert pod.poll() is None
     Waiting([True, True]).kill(0.5, 0.0)
-    assert pod.wait(20) == -9
+    assert pod.wait(60) == -9

@@ -55,7 +55,7 @@ class Ledger(DrivenService):
     async def next(self, pod: str, job: str = JOB) -> NextShardReply:
         self._serial += 1
         request = NextShard(job=job, pod=pod, request_id=f"{pod}:{self._serial}")
-        return await self.client.call(request, timeout_s=5)
+        return await self.client.call(request, timeout_s=60)
 
     def ask(self, channel: wire.Channel, body: bytes) -> dict[str, Any]:
         """The reply to raw bytes: as it is, or the refusal, which has to be of the wire's shape."""

@@ -184,7 +184,7 @@ def test_the_blocking_client_works_inside_a_running_loop(installed: Installed, t
         with connect(folder=installed.folder) as s:
             job = s.submit(document(name_of(tmp_path)))
             job.cancel()
-            return job.wait(20).status
+            return job.wait(60).status
 
     assert asyncio.run(cell()) == "cancelled"
 

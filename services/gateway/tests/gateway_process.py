@@ -81,7 +81,7 @@ class Running:
     def restart(self) -> None:
         """End the gateway and start another on the same stream."""
         self.process.terminate()
-        self.process.wait(10)
+        self.process.wait(60)
         (self.folder / "run" / "gateway.json").unlink()
         self.process, self.url = start_gateway(self.server, self.folder, self.settings)
 
@@ -122,7 +122,7 @@ def installed(folder: Path, settings: dict[str, str] | None = None) -> Iterator[
         yield running
     finally:
         running.process.terminate()
-        running.process.wait(10)
+        running.process.wait(60)
         server.stop()
 
 

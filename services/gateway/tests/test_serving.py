@@ -171,7 +171,7 @@ IDLE_MOST = 5_000
 
 def connected(running: Running, count: int, said: bytes = b"") -> list[socket.socket]:
     host, port = running.url.removeprefix("http://").split(":")
-    made = [socket.create_connection((host, int(port)), timeout=10) for _ in range(count)]
+    made = [socket.create_connection((host, int(port)), timeout=60) for _ in range(count)]
     for each in made:
         with contextlib.suppress(OSError):  # closed already: one too many
             each.sendall(said)
@@ -271,7 +271,7 @@ def test_a_caller_has_a_bounded_number_of_event_streams(tmp_path: Path) -> None:
 def test_a_body_that_trickles_is_not_waited_for(tmp_path: Path) -> None:
     with installed(tmp_path, {"STRETTO_GATEWAY_BODY_S": "0.3"}) as running:
         host, port = running.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=10) as connection:
+        with socket.create_connection((host, int(port)), timeout=60) as connection:
             head = f"POST /api/v1/jobs HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {running.token}\r\n"
             connection.sendall((head + "Content-Length: 1000\r\n\r\n{").encode())
             assert connection.recv(1000).startswith(b"HTTP/1.1 408 ")

@@ -61,7 +61,7 @@ async def read(subscription: Any, count: int) -> list[Any]:
     messages: list[Any] = []
     async with asyncio.timeout(60):
         while len(messages) < count:
-            messages += await subscription.fetch(count - len(messages), timeout=20)
+            messages += await subscription.fetch(count - len(messages), timeout=60)
     return messages
 
 

@@ -152,7 +152,7 @@ async def test_the_account_of_pods_has_no_jetstream_and_no_other_way_out_whateve
         assert answer["error"]["err_code"] == NO_JETSTREAM, api
     await client.bus.store("evt.v1.planner.plan-proposed.job-a", b"not for pods")
     await client.bus.store("evt.v1.actuator.servers-changed.job-a", b"for pods")
-    assert (await events.next_msg(10)).data == b"for pods"
+    assert (await events.next_msg(60)).data == b"for pods"
     await connection.close()
 
 

@@ -251,7 +251,7 @@ def test_patience_with_a_member_follows_its_pace_and_ends_with_its_membership() 
     waiting.start()
     assert not ended.wait(0.5), "the first one is expected for two of its steps"
     gathering.expect([1])
-    assert ended.wait(20), "and not any more once it is no member"
+    assert ended.wait(60), "and not any more once it is no member"
     waiting.join()
     assert rounds == [1] * 5
 

@@ -123,7 +123,7 @@ async def test_a_report_leaves_its_life_and_its_storing_to_the_stream(
         job=JOB, pod=POD, plan_version=1, ended_at_s=1e9, window_s=1.0, times=times, **spent, **done
     )
     bus.report(report)
-    message = await arrived.next_msg(5)
+    message = await arrived.next_msg(60)
     assert message.headers["ce-datacontenttype"] == "application/json"
     assert not [name for name in message.headers if name.startswith("Nats-")]
     await asyncio.to_thread(bus.close)

@@ -256,7 +256,7 @@ def test_a_gateway_that_dies_is_told_and_no_event_is_missed(chromium: Any, runni
     page.goto(f"{running.url}/console/events")
     page.locator("tr[data-seq]").first.wait_for()
     running.process.send_signal(signal.SIGKILL)
-    running.process.wait(10)
+    running.process.wait(60)
     page.get_by_text("reconnecting").wait_for(timeout=8000)
     running.publish(*(profile(2, example_of(PlanDecided).plan, 5000.0 + number) for number in range(5)))
     (running.folder / "run" / "gateway.json").unlink()
