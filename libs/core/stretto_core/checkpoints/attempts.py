@@ -11,7 +11,7 @@ from stretto_messages.values import CheckpointRef
 
 from stretto_core.checkpoints.chains import LINKS_MAX, base_for_next, note
 from stretto_core.checkpoints.names import FINAL, number_of
-from stretto_core.checkpoints.observations import ImagesSaved
+from stretto_core.checkpoints.observations import ImagesSaved, StepFailed
 from stretto_core.checkpoints.state import Attempt, CheckpointState
 
 FIRST_AGAIN_S = 30.0
@@ -128,13 +128,16 @@ def flushed(state: CheckpointState, attempt: Attempt, took_s: float) -> Checkpoi
     )
 
 
-def rename(state: CheckpointState, attempt: Attempt, reason: str) -> list[Message]:
-    """Let an attempt begin again at once, behind all numbers of the store; the files under its name stay there."""
-    state.attempt, state.renamed = None, True
+def not_complete(state: CheckpointState, attempt: Attempt, event: StepFailed, now: float) -> list[Message]:
+    """Give an attempt up, or begin it again at once where the store has its name; a second time it waits."""
+    state.next_number = max(state.next_number, event.beyond + 1)
+    if not event.beyond or state.renamed:
+        return [attempt_failed(state, attempt, event.reason, now)]
+    state.attempt, state.renamed = None, True  # the files under its name stay
     state.final_due = state.final_due or attempt.final
     state.best_due = state.best_due or attempt.best
     state.requested = True
-    return [] if attempt.final else [failed(state, attempt.id, reason)]
+    return [] if attempt.final else [failed(state, attempt.id, event.reason)]
 
 
 def failed(state: CheckpointState, name: str, reason: str) -> CheckpointFailed:

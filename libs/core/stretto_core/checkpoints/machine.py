@@ -268,16 +268,8 @@ class CheckpointMachine:
         return [attempts.flushed(state, attempt, event.took_s)]
 
     def _attempt_failed(self, event: StepFailed, attempt: Attempt, now: float) -> Facts:
-        """Give the attempt up, or begin it again at once, where the store has its name; a second time it waits."""
-        state = self.state
-        if event.beyond:
-            state.next_number = max(state.next_number, event.beyond + 1)
-        told: Facts
-        if event.beyond and not state.renamed:
-            told = attempts.rename(state, attempt, event.reason)
-        else:
-            told = [attempts.attempt_failed(state, attempt, event.reason, now)]
-        attempts.begin_if_due(state, now)
+        told = attempts.not_complete(self.state, attempt, event, now)
+        attempts.begin_if_due(self.state, now)
         return told
 
     def _restore_failed(self, event: StepFailed, restore: Restore) -> Facts:
