@@ -17,7 +17,7 @@ from typing import Any
 
 from stretto_bus.reading import lost_end, ordered_consumer
 from stretto_bus.writer import Writer
-from stretto_checkpoints.taking import Steps
+from stretto_checkpoints.taker import Taker
 from stretto_core.arbiter.context import StepContext
 from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.dispatcher.machine import ShardLedger
@@ -211,9 +211,9 @@ PLANTS = [
         is_of_all=True,
     ),
     Plant(
-        "a checkpoint is taken under the name of one that the store has",
-        Steps._look,
-        "if newest is not None:",
+        "checkpoints of after a backup are not looked for",
+        Taker._chosen,
+        "if later.job == self.job and url not in gone:",
         "if False:",
         is_of_all=True,
     ),
