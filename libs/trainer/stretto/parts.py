@@ -82,7 +82,7 @@ class ModelLayer(NamedTuple):
 
 
 class Uncrossed(NamedTuple):
-    """A value that does not cross a cut, from the layer that makes it to the last one that takes it. why: it stays."""
+    """A value that crosses no cut, from the layer that makes it to the last layer that takes it. why: it stays."""
 
     first: int
     last: int

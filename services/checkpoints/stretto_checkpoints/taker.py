@@ -195,7 +195,7 @@ class Taker:
         for number, reply in zip(requests, replies, strict=True):
             if not reply.accepted:
                 kind = ImageDamaged if reply.damaged else TakingError
-                raise kind(f"ps-{number} could not load {restore.url}: {reply.detail}")
+                raise kind(f"ps-{number} could not load {whole.checkpoint.url}: {reply.detail}")
         loaded = ParametersRestored(
             job=self.job,
             id=restore.id,

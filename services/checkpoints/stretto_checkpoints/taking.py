@@ -194,7 +194,7 @@ def _highest(attempt: Attempt) -> int:
 
 
 def _is_whole(attempt: Attempt) -> bool:
-    """Return True if the manifest of this attempt was written by a service that could not tell it any more."""
+    """Return True if a service has written the manifest of this attempt, and ended before it could tell it."""
     with contextlib.suppress(ManifestError):
         return manifest.read(attempt.url).ledger == attempt.ledger
     return False

@@ -329,7 +329,7 @@ async def test_an_attempt_under_a_name_that_the_store_has_writes_over_nothing(tm
 
 
 async def test_an_attempt_whose_manifest_is_there_is_complete_without_its_servers(tmp_path: Path) -> None:
-    """It was written by a service that could not tell it any more. One of another ledger is no manifest of this."""
+    """A service wrote the manifest, and ended before it could tell it. A manifest of another ledger is none of this."""
     (url,) = folders(tmp_path, 1)
     for ledger, kind in (("then", StepFailed), ("now", ImagesFlushed)):
         lay(tmp_path, 1, ledger)

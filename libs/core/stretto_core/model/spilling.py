@@ -163,11 +163,11 @@ class Correction:
         return Correction(math.exp(median(logs)), math.sqrt(1 + 2 / (len(logs) + 1)) * differ)
 
     def reads(self, told: float, pulled: float) -> float:
-        """Return the corrected reads of a step that pulls so many rows, where the curve tells ``told``."""
+        """Return the corrected reads of a step that pulls ``pulled`` rows, where the curve tells ``told``."""
         return min(self.factor * told, pulled)
 
     def interval(self, reads: float, pulled: float) -> Interval:
-        """Return the interval of corrected ``reads`` of a step that pulls so many rows."""
+        """Return the interval of corrected ``reads`` of a step that pulls ``pulled`` rows."""
         return Interval(low=reads * math.exp(-self.spread), high=min(reads * math.exp(self.spread), pulled))
 
 

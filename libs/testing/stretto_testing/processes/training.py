@@ -206,7 +206,7 @@ class Job:
             server.lose(mask)
 
     def surge(self, lasts_s: float, size_bytes: int) -> None:
-        """Let so many bytes of new rows come to all parameter servers together, from now on, and stay."""
+        """Let new rows of ``size_bytes`` come to all parameter servers together, from now on, and stay."""
         now_s = asyncio.get_running_loop().time()
         self._surge = self.surge_bytes(), now_s, now_s + lasts_s, size_bytes
 
