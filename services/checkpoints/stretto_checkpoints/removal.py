@@ -28,9 +28,8 @@ class Removal:
         self._job = job
         self._stores = stores
         self._again_s = again_s
-        self._expired: list[str] = []
+        self._state = CheckpointState(job)
         self._gone: set[str] = set()
-        self._given_up: set[str] = set()
         self._whole: set[str] = set()
         """Manifests of attempts that were given up, and are whole"""
         self._attempt = ""
@@ -39,13 +38,11 @@ class Removal:
 
     def follow(self, state: CheckpointState, attempt: str, *, step_begins: bool) -> None:
         """Take the URLs of expired manifests, and that of the attempt under way ("" without one)."""
-        now_s, expired = monotonic_s(), state.expired
-        self._given_up = {*state.given_up}
-        if self._attempt != attempt and self._attempt in expired:
+        now_s = monotonic_s()
+        if self._attempt != attempt and self._attempt in state.expired:
             self._given_up_at_s[self._attempt] = now_s
-        self._attempt = attempt
-        self._expired = list(expired)
-        self._gone.intersection_update(expired)
+        self._state, self._attempt = state, attempt
+        self._gone.intersection_update(state.expired)
         if step_begins:
             self._gone.difference_update(self._given_up_at_s)
             young = {url: at_s for url, at_s in self._given_up_at_s.items() if now_s - at_s < self._again_s}
@@ -64,14 +61,15 @@ class Removal:
             await end(self._task)
 
     def _left(self) -> list[str]:
-        return [url for url in self._expired if url not in self._gone and url not in self._whole & self._given_up]
+        kept = self._whole.intersection(self._state.given_up)
+        return [url for url in self._state.expired if url not in self._gone and url not in kept]
 
     async def _remove(self) -> None:
         while left := self._left():
             url = left[0]
             try:
                 self._stores.check_own(self._job, url)
-                if url in self._given_up and await asyncio.to_thread(_is_sound, url):
+                if url in self._state.given_up and await asyncio.to_thread(_is_sound, url):
                     self._whole.add(url)
                     continue
                 self._gone.add(url)
