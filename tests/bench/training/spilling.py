@@ -53,12 +53,13 @@ from tests.bench.training.trainer_task import BATCH
 ROUNDS, ROUND_S = 6, 8.0
 FILLED, FILLED_BATCH, LIKE_TRAINING = 300, 16_384, 48
 SHARE = 0.25
+FITTING_BAR, FITTING_ROUNDS = 0.97, 12
 BAR, LOOK_AHEAD_BAR = 0.8, 0.9
 FORETOLD, FORETOLD_ROUNDS = (0.75, 0.5, 0.375), 2
 """Shares of the bytes for which reads and speed are foretold; rows that have to go, go at once."""
 FORETOLD_BARS = {"reads": 20.0, "steps/s": 10.0}
 PUSH_BAR, MOVES = 2.0, 3
-FOR_EVER_S = 1e6
+FOR_EVER_S, ENDLESS_BYTES = 1e6, 2**40
 WARM_SHARE = 0.75
 """Share of the bytes in memory where rows may be warm. Of a row of 153 bytes, index included, a warm one takes 93."""
 WARM_BAR = 0.9
@@ -115,14 +116,14 @@ class Turn:
 class Side:
     """A job of two servers and two workers that train `task` from a common checkpoint."""
 
-    def __init__(self, task: str, folder: str | None, budget_bytes: int = 2**40, *, warms: bool = False) -> None:
+    def __init__(self, task: str, spill: dict[str, Any] | None) -> None:
+        """Start the pods. spill: as servers take it; None: their rows stay in memory."""
         self.job = Job()
         self.job.workers = [
             Process("-m", "tests.bench.training.trainer_worker", f"tests.bench.training.spilling:{task}")
             for _ in range(2)
         ]
         [layout, _] = [worker.ask(do="layout")["layout"] for worker in self.job.workers]
-        spill = {"folder": folder, "budget_bytes": budget_bytes, "warms": warms}
         self.job.servers = Servers(self.job.engine, layout, spill=spill)
         self.job.servers.start(2)
         self.job.stream = True
@@ -140,9 +141,9 @@ class Side:
         """Train; hints: workers name the rows of the batches to come."""
         self.job.connect(hints=hints)
         names = ("rows_read", "rows_pulled")
-        before = [sum(each[name] for each in self.tiers()) for name in names]
+        before = [sum(each.get(name, 0) for each in self.tiers()) for name in names]
         steps = self.job.round(ROUND_S)
-        after = [sum(each[name] for each in self.tiers()) for name in names]
+        after = [sum(each.get(name, 0) for each in self.tiers()) for name in names]
         each_step = [(now - then) / steps.steps for now, then in zip(after, before, strict=True)]
         compute_s = statistics.median(worker.ask(do="compute_s") for worker in self.job.workers)
         cpu_s = (steps.worker_ms + steps.server_ms) / 1e3
@@ -210,7 +211,7 @@ def sides(name: str, folder: str, share: float, *, warms: bool = False) -> Itera
     """
     task = TASKS[name]
     with ExitStack() as stack:
-        roomy = Side(task.__name__, folder)
+        roomy = Side(task.__name__, {"folder": folder, "budget_bytes": ENDLESS_BYTES})
         stack.callback(roomy.job.kill)
         roomy.job.servers.place()
         fill(task(), roomy.job.servers)
@@ -218,7 +219,8 @@ def sides(name: str, folder: str, share: float, *, warms: bool = False) -> Itera
         for path, process in zip(paths, roomy.job.servers.processes, strict=True):
             process.ask(do="save", path=path)
         full_bytes = max(each["memory_bytes"] for each in roomy.tiers())
-        tight = Side(task.__name__, None if warms else folder, int(share * full_bytes), warms=warms)
+        where = {"folder": None if warms else folder, "warms": warms}
+        tight = Side(task.__name__, {**where, "budget_bytes": int(share * full_bytes)})
         stack.callback(tight.job.kill)
         tight.load(paths)
         roomy.job.connect()
@@ -357,6 +359,28 @@ def measured_warm(name: str) -> Row:
     return row(what, rates[0], "steps/s", f">= {WARM_BAR:g} x", ratio >= WARM_BAR, note, rates[1], ratio)
 
 
+def measured_fitting(name: str) -> list[Row]:
+    """Train with memory for all rows, by servers that may spill and by servers that may not."""
+    task = TASKS[name]
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        both = [Side(task.__name__, spill) for spill in ({"folder": folder, "budget_bytes": ENDLESS_BYTES}, None)]
+        for side in both:
+            stack.callback(side.job.kill)
+            side.job.servers.place()
+            fill(task(), side.job.servers)
+            side.turn()
+        rates = [[side.turn().rate for side in both] for _ in range(FITTING_ROUNDS)]
+        found = [side.tiers() for side in both]
+    row_bytes = [sum(each["memory_bytes"] for each in one) / sum(each["rows"] for each in one) for one in found]
+    (auto, never), ratio = map(statistics.median, zip(*rates, strict=True)), statistics.median(a / b for a, b in rates)
+    what, told = f"all rows fit, {name}", "servers that may spill beside servers that may not"
+    note = f"{told}; {FITTING_ROUNDS} rounds of {ROUND_S:g} s each, {np.round([a / b for a, b in rates], 2)}"
+    return [
+        row(what, auto, "steps/s", f">= {FITTING_BAR:g} x", ratio >= FITTING_BAR, note, never, ratio),
+        row_at_most(f"bytes a row, {what}", row_bytes[0], "bytes", float(np.ceil(row_bytes[1])), told, row_bytes[1]),
+    ]
+
+
 def measured_loss() -> Row:
     """Train with several seeds, in turns with memory for all rows and with warm ones."""
     turns: list[tuple[dict[str, Any], dict[str, Any]]] = []
@@ -378,8 +402,9 @@ def measured_loss() -> Row:
 
 
 def run() -> list[Row]:
-    """Return the rows of both streams, and of warm rows."""
-    return [*(each for name in TASKS for each in measured(name)), *map(measured_warm, TASKS), measured_loss()]
+    """Return the rows of both streams, of warm rows, and of servers that need not spill."""
+    tight = [each for name in TASKS for each in measured(name)]
+    return [*tight, *map(measured_warm, TASKS), measured_loss(), *measured_fitting(next(iter(TASKS)))]
 
 
 if __name__ == "__main__":
