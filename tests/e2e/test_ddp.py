@@ -51,7 +51,7 @@ class Typed:
 
 @pytest.fixture
 def stretto(tmp_path: Path) -> Iterator[Typed]:
-    script, job = (fence.text for fence in fences(PAGE) if fence.tested)
+    script, job, _ = (fence.text for fence in fences(PAGE) if fence.tested)
     (tmp_path / "train.py").write_text(script)
     job = job.replace("/models/mine", str(tmp_path)).replace("[python,", f"[{PYTHON},")
     (tmp_path / "ddp.yaml").write_text(f"{job}environment: {{PYTHONPATH: {ROOT / 'libs/trainer'}}}\n")

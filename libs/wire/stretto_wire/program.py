@@ -18,7 +18,8 @@ _SERVERS: dict[str, Any] = {
     name: {"min": value, "max": value} for name, value in zip(("count", "cpu_cores", "memory"), NO_SERVERS, strict=True)
 }
 """The ``resources.ps`` of a job that runs a program."""
-_IN_PLAN: dict[str, Any] = dict(zip(("ps", "ps_cpu_cores", "ps_memory_bytes"), NO_SERVERS, strict=True))
+SERVERS_IN_PLAN: dict[str, Any] = dict(zip(("ps", "ps_cpu_cores", "ps_memory_bytes"), NO_SERVERS, strict=True))
+"""The fields of a plan that say which parameter servers it has; a job that runs a program states none of them."""
 PORT_VARIABLE = "STRETTO_PROGRAM_PORT"
 """Variable of a pod with the port at which the program of a rank may listen, where it may not choose one."""
 RESTART = "restart"
@@ -160,7 +161,7 @@ def completed(document: Any) -> Any:
         if is_single and isinstance(workers, dict):
             resources["workers"] = {"count": {"min": 1, "max": 1}, **cast("dict[str, Any]", workers)}
         if isinstance(resources.get("initial"), dict):
-            resources["initial"] = {**_IN_PLAN, **resources["initial"]}
+            resources["initial"] = {**SERVERS_IN_PLAN, **resources["initial"]}
     return {
         "model": {"entry": NO_MODEL},
         "checkpoint": {"every_s": None},

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from ..program import IN_JOB_FILE
+from ..program import IN_JOB_FILE, SERVERS_IN_PLAN
 from ..quantities import with_texts_of_groups
 from .spec import JobSpec
 
@@ -45,10 +45,20 @@ def job_schema() -> Schema:
 def _close(node: Any) -> None:
     """Close the values that a specification shares with messages, which are open there."""
     if isinstance(node, dict):
-        if cast(Schema, node).get("title") in ("Plan", "DataPartition"):
+        title = cast(Schema, node).get("title")
+        if title in ("Plan", "DataPartition"):
             node["additionalProperties"] = False
+        if title == "Plan":
+            _without_servers(cast(Schema, node))
         for value in cast(Schema, node).values():
             _close(value)
     elif isinstance(node, list):
         for item in cast(list[Any], node):
             _close(item)
+
+
+def _without_servers(plan: Schema) -> None:
+    """Let a plan leave its parameter servers out, as beside a program. The reader asks for them with a model."""
+    plan["required"] = [name for name in plan["required"] if name not in SERVERS_IN_PLAN]
+    for name in SERVERS_IN_PLAN:
+        plan["properties"][name]["description"] += " Needed with a model, left out beside a program."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,15 @@ def test_a_program_takes_the_place_of_a_model() -> None:
     program = {"command": ["python", "train.py"], "path": "/models/mine", "level": 2, "resize": "restart"}
     spec = {"program": program, "dataset": {"samples": 400_000, "batch_size": 64}}
     assert schemas.check_custom(root(), {"spec": spec}) == {"spec": spec}
+
+
+def test_the_page_of_a_pytorch_loop_has_an_object_that_a_cluster_takes() -> None:
+    """The spec of the object is the job file of the page, and a place for the image."""
+    page = (ROOT / "libs" / "docs" / "pages" / "how-to" / "your-pytorch-loop.md").read_text()
+    job, one = (yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL))
+    assert schemas.check_custom(root(), one) == one
+    assert {**one["spec"], "name": one["metadata"]["name"]} == {**job, "image": one["spec"]["image"]}
+    assert JobSpec.parse(job).resources.initial is not None
 
 
 @pytest.mark.parametrize(
