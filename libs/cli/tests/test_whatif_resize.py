@@ -58,6 +58,7 @@ def test_nothing_is_written_for_a_reason(path: str, value: object, told: str) ->
     [
         ("stretto.dev/max", "many", "stretto.dev/max is 'many'; state a number of pods from 1 to 1000"),
         ("stretto.dev/min", "7", "stretto.dev/min is 7; give at most stretto.dev/max, which is 6"),
+        ("stretto.dev/maximum", "7", "stretto.dev/maximum is '7'; leave it out; known are stretto.dev/size, "),
         ("kueue.x-k8s.io/elastic-job", "false", 'state "true"'),
         ("kueue.x-k8s.io/job-min-parallelism", "2", "leave it out"),
     ],
@@ -77,6 +78,8 @@ def test_a_job_that_planner_and_arbiter_could_not_know_is_told_so() -> None:
 
 def test_a_file_without_such_a_job_is_refused() -> None:
     assert_refused(whatif(changed(OBJECTS, ANNOTATIONS, {})), "stretto.dev/size")
+    train_job = {"kind": "TrainJob", "metadata": {"name": "train"}, "spec": {"runtimePatches": []}}
+    assert_refused(whatif(train_job), "a TrainJob is sized as the JobSet made of it")
     assert_refused(whatif("kind: {"), "FILE")
     assert_refused(whatif("[1]"), "object 1")
 

@@ -221,5 +221,5 @@ async def test_an_object_that_cannot_be_sized_is_told_why(stage: Stage) -> None:
     del job["metadata"]["annotations"]["stretto.dev/max"]
     await stage.user.create(JOBS, job)
     await until(lambda: stage.events("SizeNotDecided"), stage.told)
-    assert "stretto.dev/max is None; state a number of pods" in stage.events("SizeNotDecided")[0]
+    assert "stretto.dev/max is not stated; state a number of pods" in stage.events("SizeNotDecided")[0]
     assert stage.facts == []

@@ -12,6 +12,7 @@ from stretto_core.machine import CoreError
 Object = dict[str, Any]
 SIZE, LEAST, MOST, GROUP, DECISION = (f"stretto.dev/{name}" for name in ("size", "min", "max", "group", "decision"))
 """Annotations of Stretto. ``GROUP`` names the part that is sized, of an object that has several."""
+OWN = (SIZE, LEAST, MOST, GROUP, DECISION)
 QUEUE, ELASTIC = "kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/elastic-job"
 GATES = "kueue.x-k8s.io/admission-gated-by"
 """Names, split by commas, of those who have to decide before Kueue (0.19 or later) admits. Stretto's is ``SIZE``."""
@@ -29,7 +30,7 @@ class UnfitObject(CoreError):
     """An object that asks for a size and cannot get one: the field, what it says, and the remedy."""
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
-        super().__init__(f"{field} is {value!r}; {remedy}")
+        super().__init__(f"{field} is {'not stated' if value is None else repr(value)}; {remedy}")
 
 
 def annotations_of(one: Object) -> Mapping[str, str]:
@@ -73,17 +74,17 @@ def requests_of(template: Object) -> dict[str, int]:
 
 def _requests(resources: Object) -> dict[str, int]:
     given = (resources.get("limits") or {}) | (resources.get("requests") or {})
-    return {name: thousandths(amount) for name, amount in given.items()}
+    return {name: thousandths(amount, f"{name} of a container's resources") for name, amount in given.items()}
 
 
 def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
     return {name: one.get(name, 0) + other.get(name, 0) for name in {**one, **other}}
 
 
-def thousandths(quantity: object) -> int:
+def thousandths(quantity: object, field: str = "a quantity") -> int:
     """Return a quantity of Kubernetes, as in 500m or 2Gi, in whole thousandths of its unit. Raises UnfitObject."""
     found = re.fullmatch(r"([+-]?[\d.]+(?:[eE][+-]?\d{1,3})?)([A-Za-z]{0,2})", str(quantity))
     try:
         return int(Decimal(found[1]) * SUFFIXES[found[2]] * 1000)  # type: ignore[index]
     except (TypeError, KeyError, InvalidOperation):
-        raise UnfitObject("a quantity", quantity, "state a number, as in 500m or 2Gi") from None
+        raise UnfitObject(field, quantity, "state a number, as in 500m or 2Gi") from None

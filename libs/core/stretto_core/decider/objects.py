@@ -13,6 +13,7 @@ from stretto_core.decider.fields import (
     GATES,
     LEAST,
     MOST,
+    OWN,
     QUEUE,
     SIZE,
     Object,
@@ -61,6 +62,9 @@ def reference(target: Target, one: Object) -> str:
 def limits_of(target: Target, one: Object) -> tuple[int, int]:
     """Return the fewest and the most pods that an object may have. Raises UnfitObject if it cannot be sized."""
     part = target.part(one)
+    for name, value in annotations_of(one).items():
+        if name.startswith("stretto.dev/") and name not in OWN:
+            raise UnfitObject(name, value, f"leave it out; known are {', '.join(OWN[:-1])}")
     _check(target, one, part)
     own = PODS_MAX if part.most is None else min(part.most, PODS_MAX)
     least = max(_count(one, LEAST, part.least), part.least)

@@ -79,7 +79,7 @@ def test_a_job_set_is_at_rest_once_its_child_has_the_size_and_the_pods() -> None
 
 def test_pods_of_other_parts_are_not_counted() -> None:
     one = job_set(2, "driver")
-    with pytest.raises(UnfitObject, match=r"stretto.dev/group is None; name the replicatedJob to size: node, driver"):
+    with pytest.raises(UnfitObject, match=r"group is not stated; name the replicatedJob to size: node, driver"):
         objects.limits_of(TARGETS["JobSet"], one)
     one["metadata"]["annotations"][fields.GROUP] = "node"
     assert at_rest(sight("JobSet", one, child(2, 2), child(1, 1, "driver")))

@@ -41,7 +41,9 @@ def resize(
     cluster = _cluster(_objects(file))
     found = [(TARGETS[kind], one) for kind, of in cluster.objects.items() for one in of.values() if asking.asks(one)]
     if not found:
-        refuse("FILE", file, f'a {", ".join(TARGETS)} with the annotation {SIZE}: "auto"')
+        kinds = ", ".join(kind for kind in TARGETS if kind != "TrainJob")
+        of_trainer = "a TrainJob is sized as the JobSet made of it"
+        refuse("FILE", file, f'a {kinds} with the annotation {SIZE}: "auto"; {of_trainer}')
     result = {"objects": [_decided(target, one, cluster, plan) for target, one in found]}
     answer(output, result, lambda: _view(result))
 
@@ -98,17 +100,20 @@ def _why_none(seen: ObjectObserved, state: DeciderState) -> str:
     if seen.ending:
         return f"the object has ended: {seen.ending_reason}"
     if not at_rest(seen):
-        workloads = ", ".join(f"{one.name} of {one.count} is {one.state}" for one in seen.workloads) or "no workload"
+        held = ", ".join(f"{one.name} of {one.count} is {one.state}" for one in seen.workloads)
+        workloads = held or "the file has no Workload or child Job of it"
         pods = f"{seen.ready} of {seen.count} pods are ready and {seen.terminating} end"
         return f"a transition is open, in which nothing is written: {workloads}; {pods}"
     return state.outcome_reason
 
 
 def _view(result: dict[str, Any]) -> RenderableType:
-    lines = [
-        f"{each['object']}: {each['before']} → {each['size']} pods ({each['purpose']}): {each['reason']}"
-        if each["feasible"]
-        else f"{each['object']}: cannot be sized: {each['reason']}"
-        for each in result["objects"]
-    ]
-    return "\n".join(lines)
+    return "\n".join(f"{each['object']}: {_told(each)}: {each['reason']}" for each in result["objects"])
+
+
+def _told(decided: dict[str, Any]) -> str:
+    if not decided["feasible"]:
+        return "cannot be sized"
+    if decided["purpose"] == "none":
+        return f"stays at {decided['size']}"
+    return f"{decided['before']} → {decided['size']} pods ({decided['purpose']})"
