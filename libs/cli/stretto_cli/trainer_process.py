@@ -25,7 +25,7 @@ _LAST_LINES = 20
 def trial_of(spec: JobSpec) -> Json:
     """Return the trial of a job's model and data, as `stretto.trial.check` reads it. Raises BadInput for a program."""
     if spec.program is not None:
-        raise BadInput(f"{spec.name} runs a program: `stretto check` tries a model, as in `model.entry`")
+        raise BadInput(f"{spec.name} runs a program: `stretto check` tries a model only; the job file itself is right")
     model, data = spec.model, spec.dataset
     part = next((each for each in data.partitions if each.samples), None) if data.partitioned else None
     return {

@@ -46,6 +46,7 @@ _OF_ONE_VERSION = (
 """Bare words that two versions of YAML read differently, with what to write."""
 _HALF = "whole characters: \\ud800 to \\udfff are halves of pairs, which UTF-8 cannot write"
 _NOTHING = "leave out \\x00, the character of number 0: no variable and no path can hold it"
+_OBJECT = "kubectl apply takes the object as it is; a job file has its name and the fields of its spec, and no more"
 _TOO_DEEP = "nested less deeply; see `stretto schema`"
 
 
@@ -59,6 +60,8 @@ def read_job(text: str, form: Form = "YAML") -> JobSpec:
         document, marks, unclear = (*_read_json(text), []) if form == "JSON" else _read_yaml(text)
         if found := [*_unusable(document)]:
             raise WireError.collected([finding(path, part, why, place_of(path, marks)) for path, part, why in found])
+        if isinstance(document, dict) and document.get("kind") == "TrainingJob":
+            raise WireError.collected([finding(("kind",), "TrainingJob", _OBJECT, place_of(("kind",), marks))])
         return _parsed(document, marks, unclear)
     except RecursionError:
         raise WireError("(document)", "brackets in brackets", _TOO_DEEP) from None

@@ -295,6 +295,12 @@ def test_a_learning_rate_is_a_number_as_people_write_it(text: str, rate: float) 
     assert read_job(GOOD.replace("'m:M'", f"'m:M', learning_rate: {text}")).model.learning_rate == rate
 
 
+def test_an_object_of_kubernetes_is_refused_in_one_line() -> None:
+    with pytest.raises(WireError, match="kubectl apply") as refused:
+        read_job("apiVersion: stretto.dev/v1alpha1\nkind: TrainingJob\nmetadata: {name: a}\nspec: {}\n")
+    assert [(each.field, each.line) for each in refused.value.findings] == [("kind", 2)]
+
+
 def test_an_absent_field_is_told_with_what_it_takes() -> None:
     error = refused("name: a\ndataset: {}\n")
     assert [(one.field, one.value) for one in error.findings] == [("model", "absent"), ("dataset.samples", "absent")]
