@@ -23,6 +23,9 @@ A figure is the median of ten seeds; the row of a peer that cannot be had says w
 folder where pip makes an environment for each peer.
 
 LOADERS=.stretto/loaders python -m tests.bench --only lost_samples
+
+All rows take hours. With LOADER='Stretto, level 1' (a part of the names below) and SEEDS=1 before it, it is
+the rows of that name and one seed.
 """
 
 from __future__ import annotations
@@ -48,7 +51,9 @@ from tests.bench.programs.loaders.ours import Stretto, installation
 from tests.bench.programs.loaders.schedule import BATCH, SAMPLES, SHARD_BATCHES, events
 from tests.bench.rows import Row, row
 
-SEEDS = range(1, 11)
+SEEDS = range(1, 1 + int(os.environ.get("SEEDS", "10")))
+LOADER = os.environ.get("LOADER", "")
+"""A part of the names of the rows to measure; empty: all of them."""
 TORCH = "torch==2.13.0"
 KILLS = 3
 OF_RAY = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
@@ -206,16 +211,18 @@ def measured(name: str, told: str, results: Callable[[], list[Result]], most: in
 
 
 def run() -> list[Row]:
-    """Return the rows of all loaders, and Stretto's."""
+    """Return the rows of the loaders that :data:`LOADER` names, and Stretto's."""
     with tempfile.TemporaryDirectory(prefix="stretto-loaders-") as name:
         top = Path(name)
         shards = KILLS * SHARD_BATCHES * BATCH
-        rows = [
-            measured("Stretto, level 1", "workers that are replaced alone", lambda: ours(top, 1), shards),
-            measured("Stretto, level 2", "one worker, surviving", lambda: ours(top, 2), 0),
-            measured("Stretto, level 2, ranks", "group, surviving", lambda: ours(top, 2, are_ranks=True), 0),
+        rows: list[tuple[str, str, Callable[[], list[Result]], int | None]] = [
+            ("Stretto, level 1", "workers that are replaced alone", lambda: ours(top, 1), shards),
+            ("Stretto, level 2", "one worker, surviving", lambda: ours(top, 2), 0),
+            ("Stretto, level 2, ranks", "group, surviving", lambda: ours(top, 2, are_ranks=True), 0),
         ]
         for kind in KINDS:
             told = "service, trained" if kind.is_service else "group, surviving"
-            rows.append(measured(kind.name, told, lambda kind=kind: results_of(kind, top)))
-        return rows
+            rows.append((kind.name, told, lambda kind=kind: results_of(kind, top), None))
+        if not (wanted := [each for each in rows if LOADER in each[0]]):
+            raise ValueError(f"LOADER is {LOADER!r}: state a part of one of {', '.join(each[0] for each in rows)}")
+        return [measured(*each) for each in wanted]
