@@ -73,7 +73,16 @@ def load(name: str) -> Any:
             _register_refusal(alone, name, f"the command cannot be loaded from {point.value} ({error}): reinstall it")
     elif (package := OURS_ELSEWHERE.get(name)) is not None:
         _register_refusal(alone, name, f"the command comes with {package}, which is not installed: install {package}")
-    return get_group(alone).commands.get(name)
+    found = get_group(alone).commands.get(name)
+    return found and _in_whole_paragraphs(found)
+
+
+def _in_whole_paragraphs(command: Any) -> Any:
+    """Return the command with a line for each paragraph of its help: Typer keeps line ends in all but the first."""
+    command.help = "\n\n".join(" ".join(part.split()) for part in (command.help or "").split("\n\n"))
+    for each in getattr(command, "commands", {}).values():
+        _in_whole_paragraphs(each)
+    return command
 
 
 def _register_refusal(group: typer.Typer, name: str, reason: str) -> None:
