@@ -53,7 +53,8 @@ def share(context: StepContext) -> list[DataWorkersDecided]:
     facts: list[DataWorkersDecided] = []
     for job in round_.jobs:
         count = given[job.job]
-        is_news = count != job.data_told and job.leaving_s is None  # the pods of an ended job are stopped anyway
+        is_first = not job.data_version and job.data_wanted > 0  # none for a first wish has its reason, too
+        is_news = (count != job.data_told or is_first) and job.leaving_s is None  # an ended job's pods stop anyway
         if count == job.data and not is_news:
             continue
         why = round_.why_not_more(job, count)

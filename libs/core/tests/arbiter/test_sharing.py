@@ -91,6 +91,14 @@ def test_what_plans_leave_is_all_there_is_and_the_decision_says_so() -> None:
     assert "0.5 cores" in fact.reasons[-1]
 
 
+def test_a_first_wish_that_finds_no_room_is_answered_once_with_the_reason() -> None:
+    machine = cluster(PLAN.cpu_cores + 0.998, 1)
+    (fact,) = told(machine.handle(proposed("job-0", 16), 1.0))
+    assert (fact.version, fact.count, fact.wanted) == (1, 0, 16)
+    assert "0 of 16: one more needs 1 core" in fact.reasons[-1]
+    assert not told(machine.handle(proposed("job-0", 8), 2.0))
+
+
 def test_a_job_that_waits_to_start_takes_the_room_back_in_the_same_cycle() -> None:
     machine = cluster(2 * PLAN.cpu_cores, 1)
     machine.handle(proposed("job-0", 16), 1.0)
