@@ -144,7 +144,7 @@ def _not_evaluated(state: ActuatorState, taken: CountsTaken) -> Shortfall | None
 
 
 def _trained_again(state: ActuatorState, completed: JobCompleted) -> Shortfall | None:
-    if state.runs_program:
+    if state.runs_program and not state.samples_undone:
         return _perhaps_repeated(completed)
     samples = state.samples_undone + (completed.books.samples_recomputed if completed.books else 0)
     if not samples and not state.returned_to:

@@ -99,7 +99,7 @@ def _too_many_user_failures(state: ActuatorState, pod: Pod, what: str, detail: s
     if times > state.worker_failures_allowed:
         bound = f"restarts.worker_failures allows {state.worker_failures_allowed}"
     elif not state.has_trained and times > UNTRAINED_USER_FAILURES:
-        bound = "the job has not trained any sample"
+        bound = f"the job has not {'done any of its work' if state.runs_program else 'trained any sample'}"
     elif not state.applied_version and state.stage_failures.get(stage, 0) > UNTRAINED_USER_FAILURES:
         times, whose = state.stage_failures[stage], f"workers of stage {stage}"
         bound = f"none of them ran {STABLE_S:g} s"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from actuator_builders import counts_taken, job_completed, pod_exited
+from actuator_builders import counts_taken, job_completed, job_progressed, pod_exited
 from actuator_cluster import SimulatedCluster, started
 from stretto_core.actuator.counts import job_finished_of_program
 from stretto_core.actuator.ending import PROGRAM_END_S
@@ -15,6 +15,7 @@ from stretto_core.actuator.steps import next_steps
 from stretto_messages.actuator import JobFailed, JobFinished, PlanApplied
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB, NO_SERVERS, example_of
+from stretto_messages.dispatcher import LedgerReturn
 from stretto_messages.values import Plan
 
 PLAN = Plan(2, NO_SERVERS[0], 1.0, NO_SERVERS[1], GIB, NO_SERVERS[2])
@@ -48,6 +49,19 @@ def test_the_job_waits_for_what_programs_do_after_the_last_sample() -> None:
     assert (finished.samples_applied, finished.samples_lost) == (12, 0)
     assert [each.words for each in finished.shortfalls] == ["at most 3 samples twice"]
     assert cluster.launched == ["worker-0", "worker-1"], "no program is run again for nothing"
+
+
+def test_what_was_trained_again_after_a_return_to_a_checkpoint_is_told() -> None:
+    cluster = started(PLAN, OPENED)
+    back = LedgerReturn(checkpoint="job-000002", samples_before=8, samples_gained=0, samples_undone=4)
+    cluster.tell(job_progressed(8))
+    cluster.tell(replace(job_progressed(4), returned=back))
+    cluster.tell(job_completed(samples=12, fingerprint=0))
+    for name in ("worker-0", "worker-1"):
+        cluster.kill(name, "completed", 0)
+    cluster.run()
+    (finished,) = cluster.told(JobFinished)
+    assert [each.words for each in finished.shortfalls] == ["4 samples trained again"]
 
 
 def test_it_waits_for_so_long_and_no_longer() -> None:

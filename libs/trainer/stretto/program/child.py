@@ -33,6 +33,7 @@ PRINTED_S = 2.0
 """Seconds for the last lines of a program that has ended; what it left behind may keep its output open for ever."""
 SIGNALLED = 128
 """A shell's exit code of a process that a signal ended is this plus its number."""
+EARLY = "the program ended with status 0 before its samples did: read stretto.agent.samples() to its end"
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None, use_errno=True)
 

@@ -21,7 +21,7 @@ from ..pod.process import EXIT_OK, EXIT_PLATFORM, Pod, run_pod
 from ..worker.leases import HEARTBEAT_S, Leases
 from .asked import AskedSocket
 from .batches import AGAIN_S, Batches
-from .child import Child, patience_of
+from .child import EARLY, Child, patience_of
 from .consistent import Consistent, consistent_of
 from .far_items import FarItems
 from .item_server import ItemServer
@@ -125,9 +125,8 @@ class ProgramHost:
             self._batches.give_back()
             return EXIT_OK
         if code == 0:
-            early = "the program ended with status 0 before its samples did"
-            self._batches.give_back(early)
-            raise DataError(f"{early}: read stretto.agent.samples() to its end")
+            self._batches.give_back(EARLY)
+            raise DataError(EARLY)
         if code > 0 and not leaves:
             self._batches.give_back(f"the program ended with status {code}")
         else:

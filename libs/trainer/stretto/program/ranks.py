@@ -31,7 +31,7 @@ from ..worker.leases import HEARTBEAT_S, Leases
 from ..worker.step_timer import StepTime, StepTimer
 from .asked import AskedSocket
 from .batches import Batches
-from .child import SIGNALLED, Child, patience_of
+from .child import EARLY, SIGNALLED, Child, patience_of
 from .consistent import consistent_of
 from .far_items import FarItems
 from .lead import AGAIN, BLAMED, GO, LOOK_S, WAIT_S, Lead
@@ -415,9 +415,7 @@ class RankHost:
         if self._is_over(member) or member.told == LEAVE:
             return None
         if code == 0:
-            raise DataError(
-                "the program ended with status 0 before its samples did: read stretto.agent.samples() to its end"
-            )
+            raise DataError(EARLY)
         if code == -signal.SIGKILL:  # that comes from outside, and to this program
             return SIGNALLED + signal.SIGKILL
         return self._child.failed(code) if self._is_blamed(member, code) else None
