@@ -288,11 +288,13 @@ def last_words(detail: str) -> str:
 
 def _trains(spec: Json) -> str:
     program = spec.get("program")
-    return " ".join(program["command"]) if program else str(spec["model"]["entry"])
+    trained = " ".join(program["command"]) if program else str(spec["model"]["entry"])
+    is_watched = bool(program) and program.get("level") == 0
+    return trained if is_watched else f"{trained}, {counted(spec['dataset']['samples'], 'sample')}"
 
 
 _GISTS: dict[str, Any] = {
-    "job-submitted": lambda d: f"{_trains(d['spec'])}, {counted(d['spec']['dataset']['samples'], 'sample')}",
+    "job-submitted": lambda d: _trains(d["spec"]),
     "job-cancelled": lambda d: f"by {d['by']}" + (f": {d['reason']}" if d["reason"] else ""),
     "job-failed": lambda d: d["reason"],
     "end-lost": lambda d: f"the server has lost what it had stored after {d['kept']}",

@@ -346,6 +346,8 @@ def test_a_start_that_fails_and_a_result_that_is_not_stored_are_told_wherever_th
         ):
             assert by in " ".join(" ".join(line.strip("│ ") for line in shown(made, 80)).split())
     tried = render.gist("checkpoint-failed", {"id": full.id, "reason": full.reason, "next_try_at_s": 1_794_998_600.0})
+    watched = {"program": {"command": ["report", "now"], "level": 0}, "dataset": {"samples": 1}}
+    assert render.gist("job-submitted", {"spec": watched}) == "report now"
     assert render.gist("history-matched", {"matches": []}) == "no past job is like it"
     assert tried.startswith(f"{full.id}: {full.reason}; the next try is at ")
 

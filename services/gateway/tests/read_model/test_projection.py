@@ -685,6 +685,11 @@ def test_a_job_is_billed_by_the_hours_of_each_size_beside_what_its_first_plan_wo
     assert view.cost.as_first_planned_s == pytest.approx(20 + 1000 / 30)
     assert (view.cost.first_plan, view.cost.per_hour, view.cost.until_s) == (first, 0.0, 160.0)
     assert view.progress.mean_samples_per_s == pytest.approx(1000 / 130)
+    watched = Projection()
+    spec = wire.JobSpec.parse({"name": "a", "program": {"command": ["report"]}})
+    for seq, (at_s, message) in enumerate([(0.0, wire.JobSubmitted(job="a", spec=spec)), *course[1:9]], 1):
+        watched.apply(message, seq, at_s)
+    assert watched.jobs["a"].cost.as_first_planned is None, "its one sample is the run itself"
     line = summary(view, 2000.0)
     assert [(one.name, one.value) for one in line.quality] == [("log loss", 0.4), ("AUC", 0.8)]
     assert (line.cost_so_far, line.mean_samples_per_s) == (view.cost.so_far, view.progress.mean_samples_per_s)

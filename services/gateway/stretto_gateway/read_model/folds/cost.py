@@ -83,6 +83,6 @@ class CostFold(Fold):
             view.progress.mean_samples_per_s = done / (until_s - started_s) if until_s > started_s else None
         if spending.first_rates:
             cost.first_throughput = statistics.median(spending.first_rates)
-        if spending.changed and started_s is not None and cost.first_throughput:
+        if spending.changed and started_s is not None and cost.first_throughput and view.level:
             took_s = max(0.0, started_s - spending.began_s) + done / cost.first_throughput
             cost.as_first_planned, cost.as_first_planned_s = cost.first_per_hour * took_s / HOUR_S, took_s
