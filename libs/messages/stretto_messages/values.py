@@ -354,13 +354,13 @@ class Plan(Record):
 
     def resources(self, extended: ExtendedPerPod) -> Resources:
         """Return the resources of the whole job, whose pods on cores have ``extended`` each."""
-        workers = self.cpu_workers
-        cores = workers * self.worker_cpu_cores + self.ps * self.ps_cpu_cores
-        memory = workers * self.worker_memory_bytes + self.ps * self.ps_memory_bytes
+        workers, servers = self.cpu_workers, self.servers
+        cores = workers * self.worker_cpu_cores + servers * self.ps_cpu_cores
+        memory = workers * self.worker_memory_bytes + servers * self.ps_memory_bytes
         if not (extended.worker or extended.ps or self.groups):
             return Resources(cores, memory)
         units = reduce(added, (((DEVICES + group.device, group.workers),) for group in self.groups), ())
-        return Resources(cores, memory, added(extended.of(workers, self.ps), units))
+        return Resources(cores, memory, added(extended.of(workers, servers), units))
 
     def pod(self, role: Literal["worker", "ps"], extended: ExtendedPerPod, device: str = "") -> Resources:
         """Return the resources of one pod of the role: of a worker on a type of devices, one unit of it."""
