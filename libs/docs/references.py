@@ -111,7 +111,7 @@ def command() -> str:
     for name in (*COMMANDS, *OURS_ELSEWHERE):
         parts += _command(name, load(name), "##")
     statuses = [("0", "done"), (str(CliError.status), "failed, or something is not well")]
-    statuses += [(str(BadInput.status), "the input cannot be used"), ("130", "interrupted")]
+    statuses += [(str(BadInput.status), "the input cannot be used"), ("130", "interrupted, by SIGTERM, too")]
     return page(
         "The command",
         f"The command reads the variables {', '.join(map(code, OWN_VARIABLES))}, and refuses a misspelt one.",

@@ -7,9 +7,12 @@ the group ``stretto.commands``: the name is the command's, the object a module w
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Generator, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -125,7 +128,8 @@ class _Group(TyperGroup):
         try:
             check_environment(os.environ)
             _check_characters(arguments)
-            return super().invoke(ctx)
+            with interruptible():
+                return super().invoke(ctx)
         except CliError as error:
             raise _report(error, as_json) from error
         except InstallationError as error:
@@ -141,6 +145,30 @@ class _Group(TyperGroup):
             raise typer.Exit(0) from None
         except OSError as error:
             raise _report(of_system(error), as_json) from error
+
+
+@contextlib.contextmanager
+def interruptible() -> Generator[None]:
+    """Let SIGTERM, and a terminal that closes, end the block as Ctrl-C does, so that nothing is left running.
+
+    A signal that is ignored or handled already stays so; threads but the main one handle none. Later signals are
+    without effect: `timeout` sends two, and the second one would interrupt what the first has the command clean up.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    ours = [each for each in (signal.SIGTERM, signal.SIGHUP) if in_main and signal.getsignal(each) is signal.SIG_DFL]
+
+    def interrupted(number: int, frame: object) -> None:
+        for each in ours:
+            signal.signal(each, lambda *_: None)  # unlike SIG_IGN, not for processes that cleaning up starts
+        raise KeyboardInterrupt
+
+    for each in ours:
+        signal.signal(each, interrupted)
+    try:
+        yield
+    finally:
+        for each in ours:
+            signal.signal(each, signal.SIG_DFL)
 
 
 def _check_characters(arguments: Sequence[str]) -> None:
@@ -171,8 +199,8 @@ def wants_json(arguments: Sequence[str]) -> bool:
 EPILOG = (
     "Begin with [bold]stretto demo[/bold], or [bold]stretto up[/bold] and [bold]stretto submit job.yaml[/bold].\n\n"
     "Exit status: [bold]0[/bold] done; [bold]1[/bold] failed, or something is not well (status, submit --follow, "
-    "watch); [bold]2[/bold] the input cannot be used; [bold]130[/bold] interrupted. Errors go to stderr, with -o json "
-    "as one document."
+    "watch); [bold]2[/bold] the input cannot be used; [bold]130[/bold] interrupted, by SIGTERM, too. "
+    "Errors go to stderr, with -o json as one document."
 )
 
 app = typer.Typer(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, version
@@ -104,3 +105,28 @@ def test_the_help_tells_the_exit_statuses() -> None:
 def test_an_argument_that_is_no_text_is_refused(command: list[str]) -> None:
     refused = CliRunner().invoke(app, [*command, "a\udc80"])
     assert (refused.exit_code, "not in UTF-8" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_interrupts_a_command_once(number: signal.Signals) -> None:
+    def interrupted() -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)
+            cleaned.append(number)
+
+    cleaned: list[int] = []
+    with pytest.raises(KeyboardInterrupt), main.interruptible():
+        interrupted()
+    assert cleaned == [number]
+    assert signal.getsignal(number) is signal.SIG_DFL
+
+
+def test_a_signal_that_is_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with main.interruptible():
+            signal.raise_signal(signal.SIGHUP)
+    finally:
+        signal.signal(signal.SIGHUP, before)

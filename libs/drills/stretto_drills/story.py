@@ -1,8 +1,7 @@
-"""Progress of a long command: lines with the seconds since its start, and SIGTERM handled like Ctrl-C."""
+"""Progress of a long command: lines with the seconds since its start."""
 
 from __future__ import annotations
 
-import signal
 import sys
 import time
 
@@ -31,12 +30,3 @@ class Story:
     @property
     def elapsed_s(self) -> float:
         return time.monotonic() - self._began_s
-
-
-def interruptible() -> None:
-    """Make SIGTERM end the command as Ctrl-C does, so that nothing is left running."""
-
-    def interrupted(number: int, frame: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, interrupted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -146,14 +147,12 @@ def test_a_job_that_is_never_measured_says_why_and_is_cancelled(
     assert gateway.why.startswith("failed: ranking-on-new-2 ")
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_profile_cancels_its_job_as_such(
-    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
-    def interrupt(_: str) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(gateway, "job", interrupt)
-    run(tmp_path, "--type", "new")
+    monkeypatch.setattr(gateway, "job", lambda _: signal.raise_signal(number))
+    assert run(tmp_path, "--type", "new").exit_code == 130
     assert (gateway.cancelled, gateway.why) == (["ranking-on-new-2"], "interrupted")
 
 

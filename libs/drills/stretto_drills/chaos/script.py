@@ -17,7 +17,7 @@ from stretto_installation.one_machine.state import read_state
 from stretto_installation.server import keys_of
 from stretto_runtime.process.telemetry import configure_logs
 
-from ..story import Story, interruptible
+from ..story import Story
 from . import job, place, report, timeline
 from .course import ChaosCourse, JobEnd
 from .place import PlaceUnderFire
@@ -62,7 +62,6 @@ class Wish:
 
 def main(wish: Wish, quiet: bool) -> int:
     """Run all jobs; returns exit status 0 only if every one completed with nothing lost and nothing repeated."""
-    interruptible()
     story = Story(quiet)
     configure_logs("chaos", "critical")  # the bus breaks on purpose here
     story.tell(f"[bold]{wish.command}[/bold]")

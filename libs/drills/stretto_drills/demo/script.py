@@ -11,7 +11,7 @@ from typing import Any
 from stretto_client import figures
 from stretto_installation.one_machine.programs import StartOptions
 
-from ..story import Story, interruptible
+from ..story import Story
 from . import course, report
 from .scene import Scene, folder_of, installed, told
 from .stations import DemoCourse, StoreCourse
@@ -35,7 +35,6 @@ Json = dict[str, Any]
 def main(folder: Path | None, *, reference: bool, quiet: bool) -> int:
     """Run it; returns exit status 0 only if no sample was lost or repeated and every station was passed."""
     folder = folder_of(folder)
-    interruptible()
     story = Story(quiet)
     store = Path(tempfile.mkdtemp(prefix="stretto-demo-store-"))
     store.chmod(0o755)  # pods run as others

@@ -126,6 +126,9 @@ def forked(run: Callable[[], None], log: Path | None = None, kept: Iterable[int]
     status = 1
     try:
         os.setsid()
+        for each in (signal.SIGTERM, signal.SIGHUP):
+            if callable(signal.getsignal(each)):  # it ends what the parent does, and is not for the fork
+                signal.signal(each, signal.SIG_DFL)
         for number in {int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, *kept}:
             with contextlib.suppress(OSError):  # the one of the folder that was listed
                 os.close(number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -12,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from stretto_installation.one_machine.nursery import Nursery
-from stretto_installation.one_machine.processes import Child, Command
+from stretto_installation.one_machine.processes import Child, Command, forked
 from stretto_runtime.process.listeners import at_port
 
 from tests.waits import until
@@ -105,3 +106,12 @@ async def test_a_service_that_cannot_be_imported_says_so_itself(tmp_path: Path, 
     forked = await nursery.fork(Command("nowhere", [sys.executable, "-m", "stretto_nowhere"], {}, log))
     assert await forked.wait() == 1
     assert log.read_text().splitlines()[-1] == "ImportError: No module named stretto_nowhere"
+
+
+def test_a_fork_has_no_handler_of_signals_that_end_its_parent() -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        fork = forked(lambda: sys.exit(signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert fork.wait(60) == 0

@@ -18,7 +18,7 @@ from stretto_messages.base import GIB, NO_SERVERS
 from stretto_messages.planner import HistoryRecorded
 from stretto_messages.values import Plan
 
-from ...story import Story, interruptible
+from ...story import Story
 from .. import course
 from ..scene import Scene, folder_of, installed, told
 from ..script import Calm, kill_worker
@@ -36,7 +36,6 @@ def main(folder: Path | None, python: str, *, quiet: bool) -> int:
     """Run it; returns exit status 0 only if each sample counts once and every station was passed."""
     python = python_with_torch(python)
     folder = folder_of(folder)
-    interruptible()
     story = Story(quiet)
     cluster = StartOptions(folder, cpu_cores=course.CLUSTER_CPU_CORES, settings=course.SETTINGS)
     with installed(folder, story, cluster, past_jobs()) as scene:
