@@ -47,8 +47,7 @@ def submit(
     belongs to one job for ever: to train the same job again, give it another name with --name.
     """
     text = read_spec(file, name, here=options.url is None)
-    if options.url is None:
-        refuse_uncut(file, read_job(text), quiet=options.is_json)
+    refuse_uncut(file, read_job(text), quiet=options.is_json)
     with options.connect() as gateway:
         done = gateway.submit(text)
         if not follow:
@@ -64,20 +63,23 @@ def submit(
 def refuse_uncut(file: Path, spec: JobSpec, *, quiet: bool) -> None:
     """Raise BadInput if a stage of the initial plan cannot begin where it says, in a model that can be built here.
 
-    Two stages are cut behind the rows, which is possible in any model.
+    Two stages are cut behind the rows, which is possible in any model. A relative `model.path` is one beside the file,
+    also of a job whose pods run elsewhere.
     """
     plan = spec.resources.initial
     if spec.program is not None or plan is None or plan.stages < 3:
         return
     try:
-        asked = json.dumps(trial_of(spec) | {"is_of_cuts": True})
+        path = beside(file, spec) or spec.model.path or ""
+        asked = json.dumps(trial_of(spec) | {"path": path, "is_of_cuts": True})
         found = run(["stretto.trial.check"], asked, quiet=quiet, what=f"{spec.model.entry} was not built")["findings"]
     except CliError as error:
         found = [{"where": "model", "text": str(error)}]
     if wrong := next((each["text"] for each in found if each["where"] == "job"), ""):
         raise BadInput(f"{file} is refused: {wrong}")
     if found:
-        untried = f"whether the stages can begin where they say was not tried here: {found[0]['text']}"
+        untried = "whether the stages can begin where they say was not tried here, and their workers will fail if not"
+        untried = f"{untried}: {found[0]['text']}"
         complaints.print(untried, markup=False, highlight=False)
 
 
@@ -130,17 +132,22 @@ def read_spec(file: Path, name: str | None = None, here: bool = False) -> str:
         raise BadInput(f"{file} is not UTF-8: {error.reason} at byte {error.start}; save it as UTF-8") from error
     try:
         spec = read_job(text)
-        part, path = ("model", spec.model.path) if spec.program is None else ("program", spec.program.path)
-        beside = file.parent.absolute() / (path or "")
-        moves = here and path is not None and beside.is_dir()
-        if name is None and not moves:
+        path = beside(file, spec) if here else None
+        if name is None and path is None:
             return text
         changed = spec.model_dump(mode="json", exclude_unset=True)
-        if moves:
-            changed[part]["path"] = os.path.normpath(beside)
+        if path is not None:
+            changed["model" if spec.program is None else "program"]["path"] = path
         changed["name"] = name or spec.name
         JobSpec.parse(changed)
         return json.dumps(changed)
     except WireError as error:
         errors = [asdict(finding) for finding in error.findings]
         raise BadInput(f"{file} is refused", errors, error.count) from error
+
+
+def beside(file: Path, spec: JobSpec) -> str | None:
+    """Return the folder of the job's code, as seen from the file's folder; None if it states none that is there."""
+    path = spec.model.path if spec.program is None else spec.program.path
+    found = file.parent.absolute() / (path or "")
+    return os.path.normpath(found) if path is not None and found.is_dir() else None
