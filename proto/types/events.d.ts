@@ -75,6 +75,8 @@ export interface CandidatesComputed {
   algorithm: string;
   plans_considered: number;
   candidates: Array<Candidate>;
+  /** Time until another worker trains after one was taken away, where a type of the job's devices is taken away. */
+  back_s?: number;
 }
 
 /** A checkpoint could not be taken, flushed or read; the previous one stands. */

@@ -13,6 +13,7 @@ from stretto_messages.actuator import (
     PlanApplied,
     PodExited,
     PodPending,
+    PodStarted,
     ReplacementAsked,
     ReplacementEnded,
 )
@@ -57,6 +58,7 @@ oom_forecast = maker(
     OomForecast, "job", "action", "recommended_ps_memory_bytes", "reason", ps=(), reason="r", remedies=(), base_bytes=0
 )
 pod_unplaced = maker(PodPending, "job", "pod", "role", "detail", reason="no-room")
+pod_started = maker(PodStarted, "job", "pod", "took_s", "cause")
 pod_settled = maker(PodExited, "job", "pod", reason="stopped", exit_code=None)
 replacement_asked, replacement_ended = maker(ReplacementAsked, "job", "pod"), maker(ReplacementEnded, "job", "pod")
 no_history = maker(HistoryMatched, "job", metadata={}, matches=(), smoothing=0.5, plan=None)

@@ -174,6 +174,10 @@ class CandidatesComputed(Message):
     algorithm: Name
     plans_considered: Count
     candidates: Annotated[tuple[Candidate, ...], MaxLen(64)]
+    back_s: Seconds = 0.0
+    """Time until another worker trains after one was taken away, where a type of the job's devices is taken away."""
+
+    SELDOM: ClassVar[frozenset[str]] = frozenset({"back_s"})
 
 
 example(

@@ -10,12 +10,10 @@ from stretto_messages.values import Alternative, Candidate, Resources, Round
 
 from stretto_core.arbiter.selection import Contender, Objective, Option, SelectionProblem
 from stretto_core.arbiter.worth import as_option, holdable, identified, in_words, required_gain
-from stretto_core.model.pareto import Overheads, relative_error
+from stretto_core.model.pareto import relative_error
 from stretto_core.model.stages import in_words as stages_in_words
 from stretto_core.model.types import HOUR_S, JobProfile
 
-BACK_S = Overheads().worker_change_s
-"""Time until another worker trains after one was taken away, before the job's own changes have been measured."""
 TERMS: dict[Objective, str] = {
     "efficiency": "gain / cost x weight (Eq. 12, rho {rho:g})",
     "gain": "gain",
@@ -124,7 +122,7 @@ def _spot_in_words(choice: Choice) -> list[str]:
     spot = {each.name: each for each in choice.profile.devices if each.interruptions_per_hour}
     return [
         f"{group.device} is taken away {spot[group.device].interruptions_per_hour:g} times an hour, which costs"
-        f" {spot[group.device].lost(BACK_S):.1%} of the time of its workers"
+        f" {spot[group.device].lost(choice.computed.back_s):.1%} of the time of its workers"
         for group in choice.candidate.plan.groups
         if group.device in spot
     ]

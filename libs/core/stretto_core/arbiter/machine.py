@@ -73,7 +73,7 @@ ArbiterEvent = Tick | JobOpened | JobEvent
 class ArbiterMachine:
     """Decides plans; one for the whole cluster."""
 
-    version = 2
+    version = 3
     parted = "jobs"
 
     def __init__(
@@ -95,7 +95,8 @@ class ArbiterMachine:
 
     @staticmethod
     def migrate(state: dict[str, Any], from_version: int) -> dict[str, Any]:
-        """Continue a state of version 1, which forgot a finished job at once: of such a job no pod is known."""
+        """Continue a state of an earlier version. Before 2, a finished job was forgotten at once: of such a job no pod
+        is known. Before 3, what interruptions cost was told by a default."""
         return state
 
     def handle(self, event: ArbiterEvent, now: float) -> list[Action]:

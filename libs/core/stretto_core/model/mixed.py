@@ -71,7 +71,7 @@ class MixedWorkers:
     stage_ratios: tuple[StageRatio, ...] = ()
 
     def rates(self, x: Inputs, groups: Iterable[WorkerGroup]) -> Iterator[GroupRate]:
-        """Return the rate of the workers on cores and of each group, n m / T (HeterPS Eq. 1), without interruptions.
+        """Return the rate of the workers on cores and of each group, n m / T (HeterPS Eq. 1), less interruptions.
 
         ``x.workers`` includes the groups. Devices that were never measured are taken for as many cores of the cluster,
         times their speed.
@@ -131,6 +131,12 @@ class MixedWorkers:
         """Return the type of the group; a type that the cluster has lost has no known price and no interruptions."""
         known = (device for device in self.devices if device.name == group.device)
         return next(known, DeviceType(group.device, 0.0, 0, group.cpu_cores, group.memory_bytes))
+
+    def kept(self, plan: Plan) -> float:
+        """Return the share of the plan's speed that interruptions of its devices leave."""
+        if not any(self._type_of(group).interruptions_per_hour for group in plan.groups):
+            return 1.0
+        return self.throughput(plan) / replace(self, back_s=0.0).throughput(plan)
 
     def throughput(self, plan: Plan) -> float:
         """Return the predicted samples per second of all workers."""

@@ -25,6 +25,8 @@ from stretto_messages.values import (
 )
 
 HOUR_S = 3600.0
+LOST_MAX = 0.99
+"""Most of a worker's time that interruptions are taken to cost: if none were left, a sample would have no price."""
 GUESSED_SD = 0.7
 """Standard deviation of the log of a stated speed of devices: a factor of two."""
 
@@ -125,7 +127,7 @@ class DeviceType:
 
         Books are exact: the shard goes on where the last push stood, so at most one batch is computed again.
         """
-        return min(self.interruptions_per_hour * back_s / HOUR_S, 1.0)
+        return min(self.interruptions_per_hour * back_s / HOUR_S, LOST_MAX)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from stretto_messages.actuator import JobFailed, PlanApplied
+from stretto_messages.actuator import JobFailed, PlanApplied, PodStarted
 from stretto_messages.arbiter import DataWorkersDecided, PlanDecided, PlanRefused
 from stretto_messages.base import RATE_MAX
 from stretto_messages.dispatcher import JobCompleted, JobProgressed
@@ -71,6 +71,7 @@ PlannerEvent = (
     | PlanDecided
     | PlanRefused
     | PlanApplied
+    | PodStarted
     | DataWorkersDecided
     | DataWorkersRequested
     | JobProgressed
@@ -98,7 +99,7 @@ class PlanMachine:
     Larger than 250 lines: all of it reads and writes the state of one job; its algorithms are in files of their own.
     """
 
-    version = 6
+    version = 7
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class PlanMachine:
         """Continue a state of an earlier version: nothing was known of a watched program's use, or of types' speeds.
 
         The first stage is measured anew: its ratios were to predictions in which rows crossed to the next in no time.
-        Before 6, speeds had no time.
+        Before 6, speeds had no time; before 7, starts of workers were not timed.
         """
         later = [each for each in state.get("stage_ratios", ()) if each["stage"]]
         return state | {"stage_ratios": later}
@@ -145,8 +146,8 @@ class PlanMachine:
                 state.refused_at_s, state.pending = now, False
             case PlanApplied(version=version) if version > state.applied_version:
                 return self._applied(event, state.profile)
-            case JobProgressed():
-                self._progressed(event)
+            case JobProgressed() | PodStarted():
+                self._noted(event)
             case DataWorkersDecided() | DataWorkersRequested():
                 self._data_workers_told(event, state.profile)
             case ProfileMeasured():
@@ -269,8 +270,13 @@ class PlanMachine:
         kept = sum(state.rates_while_changing) / len(state.rates_while_changing) / state.throughput_before
         return took_s * (1 - min(kept, 1.0))
 
-    def _progressed(self, event: JobProgressed) -> None:
+    def _noted(self, event: JobProgressed | PodStarted) -> None:
+        """Note how far the job is, or how long a worker took to start."""
         state = self.state
+        if isinstance(event, PodStarted):
+            if event.role == "worker" and event.cause != "adopted":
+                state.back_s = (self._back_s() + event.took_s) / 2
+            return
         state.samples_done = event.samples_done  # less than before after a restore
         if state.decided_version > state.applied_version:
             state.rates_while_changing.append(event.samples_per_s)
@@ -339,7 +345,8 @@ class PlanMachine:
 
     def _back_s(self) -> float:
         """Return the time until another worker trains after one was taken away."""
-        return (self.state.overheads or self.settings.overheads).worker_change_s
+        known = self.state.back_s
+        return self.settings.overheads.worker_change_s if known is None else known
 
     def _data_workers_told(self, event: DataWorkersDecided | DataWorkersRequested, profile: JobProfile) -> None:
         tuning = self._tuning(profile)
@@ -425,6 +432,8 @@ class PlanMachine:
             current = measured_plan(fitted, state.plan, supply, self.settings.windows_min)
         if current is None:
             return []
+        kept = self._workers(fitted, profile, state.plan).kept(state.plan)
+        current = replace(current, throughput=kept * current.throughput)  # no window was measured in which one was lost
         problem = self._problem(fitted, profile, state.plan, current)
         proposal = None if in_stages else self._next_trial(problem, current, profile, state.plan)
         if proposal is not None:
@@ -600,6 +609,7 @@ class PlanMachine:
             algorithm=self.algorithm_name,
             plans_considered=considered,
             candidates=tuple(weigh(problem, front, comparison)),
+            back_s=self._back_s() if any(each.interruptions_per_hour for each in profile.devices) else 0.0,
         )
         if not fact.candidates or not self._changed(fact):
             return []

@@ -82,6 +82,8 @@ class PlanState:
     settled_s: float = 0.0
     ps_memory_peak_bytes: int = 0
     overheads: Overheads | None = None
+    back_s: float | None = None
+    """Time from the launch of a worker until it asks for samples; None: none was launched yet."""
     throughput_before: float = 0.0
     rates_while_changing: list[float] = field(default_factory=list[float])
     model: ModelFitted | None = None

@@ -10,7 +10,7 @@ import pytest
 from closed_loop import LIMITS, Loop, plan, profile
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from job_builders import job_ended
+from job_builders import job_ended, pod_started
 from stretto_core.arbiter.machine import ArbiterMachine
 from stretto_core.arbiter.state import ArbiterSettings
 from stretto_core.model.pareto import CandidateProblem, exact_front, grid_within
@@ -21,7 +21,7 @@ from stretto_core.planner.mixing import fronts
 from stretto_core.planner.state import PlannerSettings
 from stretto_messages.arbiter import PlanDecided
 from stretto_messages.base import GIB
-from stretto_messages.planner import HistoryMatched, HistoryRecorded, PlanProposed
+from stretto_messages.planner import CandidatesComputed, HistoryMatched, HistoryRecorded, PlanProposed
 from stretto_messages.profiler import ProfileMeasured
 from stretto_messages.values import DeviceSpeed, Resources, extended_of
 
@@ -183,10 +183,31 @@ def test_a_spot_type_says_what_its_interruptions_cost() -> None:
     assert "fast is taken away 7.2 times an hour, which costs 1.0% of the time of its workers" in mixed[0].reasons
 
 
+def test_the_starts_of_the_workers_say_how_long_an_interruption_is() -> None:
+    loop = loop_with(replace(FAST, interruptions_per_hour=7.2), compute_s={"fast": 0.002})
+    loop.submit("a", long_job())
+    for cause in ("plan", "adopted"):
+        loop.tell(pod_started("a", "worker-0", 35.0, cause))
+    loop.run(900)
+    mixed = [fact for fact in loop.facts(PlanDecided, "a") if fact.kind == "improve" and fact.plan.groups]
+    assert "fast is taken away 7.2 times an hour, which costs 4.0% of the time of its workers" in mixed[0].reasons
+
+
+def test_a_measured_plan_loses_what_its_interruptions_cost_as_well() -> None:
+    loop = loop_with(replace(FAST, interruptions_per_hour=72.0), compute_s={"fast": 0.002})
+    loop.submit("a", long_job())
+    loop.run(900)
+    told = [fact for fact in loop.facts(CandidatesComputed, "a") if fact.plan.groups == (FAST.group(4),)]
+    measured = loop.facts(ProfileMeasured, "a")[-1]
+    assert told[-1].throughput == pytest.approx(0.9 * measured.throughput, rel=0.05)
+
+
 def test_interruptions_cost_what_they_take_from_a_worker() -> None:
     spot = replace(FAST, interruptions_per_hour=36.0)
     assert spot.lost(10.0) == pytest.approx(0.1), "36 times 10 s of 3600 s"
-    assert replace(FAST, interruptions_per_hour=3600).lost(10.0) == 1.0
+    assert replace(FAST, interruptions_per_hour=3600).lost(10.0) == 0.99, (
+        "a sample of one that never trains has no price"
+    )
     assert FAST.lost(10.0) == 0.0
 
 

@@ -219,7 +219,7 @@ CHANNELS: tuple[Channel, ...] = (
     _event("arbiter", "plan-refused", arbiter.PlanRefused, "planner"),
     _event("arbiter", "replacement-decided", arbiter.ReplacementDecided, "actuator"),
     _event("arbiter", "data-workers-decided", arbiter.DataWorkersDecided, "planner", "actuator"),
-    _event("actuator", "pod-started", actuator.PodStarted, "profiler", cluster("arbiter")),
+    _event("actuator", "pod-started", actuator.PodStarted, "profiler", "planner", cluster("arbiter")),
     _event("actuator", "pod-pending", actuator.PodPending, cluster("arbiter")),
     _event("actuator", "pod-exited", actuator.PodExited, "profiler", cluster("arbiter"), "dispatcher", "oom"),
     _event("actuator", "pod-resized", actuator.PodResized, "profiler", "oom", "ps"),
