@@ -26,7 +26,7 @@ from stretto_messages.base import TEXT_MAX, Message
 from stretto_messages.pods import ClaimBuckets, EmptyServer, TrainUnder
 from stretto_runtime import PartitionLost
 
-from ..backend import Backend, BackendError, NotInPlace, PodStatus, stated_reason
+from ..backend import Backend, BackendError, ExitReason, NotInPlace, PodStatus, stated_reason
 from ..settings import ActuatorSettings
 from .closing import Closing
 from .edge import Edge
@@ -38,6 +38,17 @@ UNFORESEEN_MAX_S = 10.0
 LOST_GRACE_S = 2.0
 
 log = structlog.get_logger("stretto.actuator")
+
+
+def reason_of(pod: Pod, reason: ExitReason, used_up: str, settings: ActuatorSettings) -> ExitReason:
+    """Return how a pod ended: "preempted" if its unit was taken away, which not every place of pods can tell.
+
+    That is so of a pod that had started and was ended from outside, on a type that is taken away now and then.
+    """
+    if reason not in ("vanished", "killed") or used_up or pod.started_at_s is None or pod.phase == "stopping":
+        return reason
+    spot = {each.name for each in settings.device_types if each.interruptions_per_hour}
+    return "preempted" if pod.device in spot else reason
 
 
 class Reconciler:
@@ -141,10 +152,11 @@ class Reconciler:
             if status is not None and status.state == "exited":
                 self._edge.keep_log(self.job, name, status.log)
                 why = stated_reason(status.log, status.exit_code) or status.detail
-                reason = status.reason or "vanished"
+                reason = reason_of(pod, status.reason or "vanished", status.used_up, self._settings)
                 gone.append(exited(self.job, pod, reason, status.exit_code, why[:TEXT_MAX], status.used_up))
             elif status is None and (name in expected or pod.phase == "stopping"):
-                gone.append(exited(self.job, pod, "vanished" if name in expected else "completed", None))
+                reason = reason_of(pod, "vanished" if name in expected else "completed", "", self._settings)
+                gone.append(exited(self.job, pod, reason, None))
         for message in sorted(gone, key=lambda message: message.pod, reverse=True):  # workers before what they lost
             await self._observe(message)
         return bool(gone)

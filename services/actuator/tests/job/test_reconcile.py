@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from stretto_actuator.backend import BackendError, NoRoom, Places, PodSpec, PodStatus, Waiting
-from stretto_actuator.job.reconcile import Reconciler
+from stretto_actuator.job.reconcile import Reconciler, reason_of
 from stretto_actuator.settings import ActuatorSettings
 from stretto_bus import CallTimeout
 from stretto_core.actuator.machine import ActuatorMachine
@@ -304,3 +304,36 @@ async def test_a_pod_has_its_time_to_start_whatever_the_backends_clock_says(
     edge.now_s += 2
     await reconciler.once()
     assert backend.killed == ["ps-0"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "changes", "told"),
+    [
+        ("vanished", {}, "preempted"),
+        ("killed", {}, "preempted"),
+        ("oom-killed", {}, "oom-killed"),
+        ("failed", {}, "failed"),
+        ("vanished", {"device": "kept"}, "vanished"),
+        ("vanished", {"device": ""}, "vanished"),
+        ("vanished", {"started_at_s": None}, "vanished"),
+        ("killed", {"phase": "stopping"}, "killed"),
+    ],
+)
+def test_a_unit_that_is_taken_away_now_and_then_ends_its_worker_as_a_preemption(
+    tmp_path: Path, reason: Any, changes: dict[str, Any], told: str
+) -> None:
+    types = [
+        {
+            "name": name,
+            "price_per_hour": 1,
+            "count": 1,
+            "cpu_cores": 1,
+            "memory": "1Gi",
+            "interruptions_per_hour": often,
+        }
+        for name, often in (("spot", 2), ("kept", 0))
+    ]
+    settings = ActuatorSettings.model_validate({"state_folder": tmp_path, "device_types": types})
+    pod = replace(Pod("worker-0", "worker", 0, 1.0, 2**28, 1, "plan", 0.0, device="spot", started_at_s=1.0), **changes)
+    assert reason_of(pod, reason, "", settings) == told
+    assert reason_of(pod, reason, "disk", settings) == reason
