@@ -388,7 +388,6 @@ def test_a_relieved_server_is_cleared_and_the_longer_it_takes_the_more_often_it_
     [
         ({"ended_at_s": 900.0}, "ended_at_s"),
         ({"ended_at_s": 1100.0}, "ended_at_s"),
-        ({"ended_at_s": 1001.5}, "ended_at_s"),
         ({"window_s": 5000.0}, "window_s"),
         ({"steps_total": 1}, "steps_total"),
         ({"samples_total": 1}, "samples_total"),
@@ -414,7 +413,7 @@ def test_impossible_reports_are_refused_by_field_and_change_nothing(change: dict
     assert asdict(job.machine.state) == before
 
 
-def test_unknown_job_is_refused_and_a_repeated_report_is_harmless() -> None:
+def test_unknown_job_is_refused_and_a_repeated_report_or_an_overtaken_one_is_harmless() -> None:
     job = Job()
     with pytest.raises(ImpossibleTelemetry, match="a job that was submitted"):
         ProfilerMachine().handle(job.worker("worker-0"), job.now)
@@ -422,7 +421,8 @@ def test_unknown_job_is_refused_and_a_repeated_report_is_harmless() -> None:
     report = job.worker("worker-0")
     job.tell(report)
     before = asdict(job.machine.state)
-    job.tell(report)
+    for late_s in (0.0, 0.5):
+        job.tell(replace(report, ended_at_s=report.ended_at_s - late_s))
     assert asdict(job.machine.state) == before
 
 
