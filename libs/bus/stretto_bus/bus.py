@@ -320,10 +320,13 @@ class Bus:
         """Send a request of the JetStream API (``$JS.API.<api>``) in JSON.
 
         Raises:
-            BusFault: refused or not answered; ``code`` is JetStream's ``err_code``.
+            BusFault: refused or not answered; ``code`` is JetStream's ``err_code``. While a stream has no leader, any
+                follower may tell its state, which may lack what was acknowledged: that is no answer.
         """
         data = json.dumps(body).encode() if body is not None else b""
         answer: dict[str, Any] = await (await self.post(f"$JS.API.{api}", data, timeout_s=timeout_s))
+        if api.startswith("STREAM.INFO.") and (cluster := answer.get("cluster")) and not cluster.get("leader"):
+            raise BusFault(f"{api}: the stream has no leader at the moment, and a follower may lag")
         if "ts" in answer:
             self._server_ahead_s = datetime.fromisoformat(answer["ts"]).timestamp() - self._loop.time()
         return answer

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from runtime_live import connect
 from stretto_bus import BusFault, Client
+from stretto_bus.bus import Bus
 from stretto_bus.reading.servers import (
     SYNCS_RAFT_LOGS,
     BusServer,
@@ -68,6 +71,28 @@ def test_what_a_loss_of_power_costs_follows_from_what_every_server_does(
     servers: list[BusServer], replicas: int, told: str
 ) -> None:
     assert loss_of_power(servers, replicas).startswith(told)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "is_led"),
+    [
+        ({}, True),
+        ({"cluster": {"name": "c", "leader": "n0"}}, True),
+        ({"cluster": {"name": "c", "replicas": []}}, False),
+    ],
+)
+async def test_what_a_follower_tells_of_a_stream_without_a_leader_is_no_answer(
+    cluster: dict[str, Any], is_led: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def post(*_: Any, **__: Any) -> asyncio.Future[dict[str, Any]]:
+        answered = asyncio.get_running_loop().create_future()
+        answered.set_result({"state": {"last_seq": 7}, **cluster})
+        return answered
+
+    bus = Bus.__new__(Bus)
+    monkeypatch.setattr(bus, "post", post)
+    with nullcontext() if is_led else pytest.raises(BusFault, match="no leader"):
+        assert (await bus.ask("STREAM.INFO.S"))["state"]["last_seq"] == 7
 
 
 def test_a_replica_that_is_gone_lacks_everything() -> None:
