@@ -11,6 +11,7 @@ import pytest
 from cluster import Cluster
 from runtime_books import feed, joined, settle
 from runtime_live import Replicas
+from simulated_contract import OF_CLUSTERS
 from stretto_bus import Client
 
 
@@ -52,3 +53,9 @@ async def test_all_servers_are_killed_at_once(
     accepted = await feeding
     assert len(accepted) > 50
     (await settle(client, 10)).check(accepted)
+
+
+@pytest.mark.night
+async def test_elections_are_what_the_simulation_has_of_them(cluster: Cluster, client: Client) -> None:
+    for contract in OF_CLUSTERS:
+        await contract(client.bus, contract.__name__)

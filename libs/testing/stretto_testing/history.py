@@ -19,7 +19,7 @@ from stretto_messages.gateway import JobCancelled
 from stretto_wire.contract.registry import DEAD_LETTERS, STREAM, partition_of
 
 from stretto_testing.checks import Check
-from stretto_testing.faults.injected import OF_PODS, POWER, RESTORE, UPGRADE, WITHIN_S, Blow, Faults, drawn
+from stretto_testing.faults.injected import OF_LEADERS, OF_PODS, POWER, RESTORE, UPGRADE, WITHIN_S, Blow, Faults, drawn
 from stretto_testing.faults.restorations import Restoration
 from stretto_testing.faults.upgrades import obey
 from stretto_testing.installation import SimulatedInstallation, until
@@ -32,7 +32,7 @@ from stretto_testing.processes.training import BATCH, BATCHES_PER_SHARD, Job
 from stretto_testing.processes.versions import worded
 from stretto_testing.simulation import Simulation
 
-FAULTS_MOST, FAULTS_OF_PODS_MOST = 8, 3
+FAULTS_MOST, FAULTS_OF_PODS_MOST, FAULTS_OF_LEADERS_MOST = 8, 3, 3
 WHOLE_EVERY = 6
 POWER_EVERY, POWER_AT = 12, 3
 """A history whose seed has this remainder (``POWER_AT``) ends with a loss of power, and never has all services."""
@@ -114,6 +114,8 @@ class History:
         self._is_whole = seed % WHOLE_EVERY == 0
         if faults is None and self._is_whole:
             self._faults += drawn(Random(f"pods {seed}"), FAULTS_OF_PODS_MOST, OF_PODS)
+        if faults is None and self._conditions.is_clustered and not self._loses_power:
+            self._faults += drawn(Random(f"leaders {seed}"), FAULTS_OF_LEADERS_MOST, OF_LEADERS)
         for job in self._jobs if self._is_whole else ():
             several = self._conditions.cores > 1.0 and draw.random() < SEVERAL_SHARE
             job.await_servers(CHECKPOINT_EVERY_S, 1 + several)

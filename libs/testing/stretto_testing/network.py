@@ -46,6 +46,10 @@ class Line(asyncio.Transport):
         """The server's end is open."""
         self.is_mute = self.is_deaf = False
         """Nothing passes from the client, or to the client, and nobody is told."""
+        self.is_stopped = False
+        """The server at its other end is stopped, as by SIGSTOP: nothing passes, and nobody is told."""
+        self.server_number = 0
+        """The server of a cluster at the other end"""
         self._network = network
         self._protocol = protocol
         self._up: list[bytes] = []
@@ -58,7 +62,7 @@ class Line(asyncio.Transport):
         if not self.is_open or not self.is_served or not data:
             return
         self._up.append(bytes(data))
-        if len(self._up) == 1 and not self.is_mute:
+        if len(self._up) == 1 and self.passes_up:
             self._up_due_s = self._network.schedule(self._up_due_s, self._arrive_up, None)
 
     def writelines(self, list_of_data: Any) -> None:
@@ -78,7 +82,7 @@ class Line(asyncio.Transport):
             self._up = self._network.part_of(self._up)
         self._down.clear()
         asyncio.get_running_loop().call_soon(self._protocol.connection_lost, None)
-        if not self.is_mute:
+        if self.passes_up:
             self._network.schedule(self._up_due_s, self._end_up, None)
 
     def is_closing(self) -> bool:
@@ -106,7 +110,7 @@ class Line(asyncio.Transport):
         if not self.is_served:
             return
         self._down.append(data)
-        if len(self._down) == 1 and not self.is_deaf:
+        if len(self._down) == 1 and self.passes_down:
             self._down_due_s = self._network.schedule(self._down_due_s, self._arrive_down, self.node)
 
     def hang_up(self) -> None:
@@ -117,13 +121,23 @@ class Line(asyncio.Transport):
             self._network.server.closed(self)
             self._network.lines.discard(self)
             self._down = self._network.part_of(self._down)
-            if not self.is_deaf:
+            if self.passes_down:
                 self._network.schedule(self._down_due_s, self._end_down, self.node)
 
     # the wire --------------------------------------------------------------------------------------------------
 
+    @property
+    def passes_up(self) -> bool:
+        """Return whether bytes of the client arrive."""
+        return not (self.is_mute or self.is_stopped)
+
+    @property
+    def passes_down(self) -> bool:
+        """Return whether bytes of the server arrive."""
+        return not (self.is_deaf or self.is_stopped)
+
     def _arrive_up(self) -> None:
-        if self.is_mute or not self.is_served:
+        if not self.passes_up or not self.is_served:
             return
         data, self._up = b"".join(self._up), []
         if data:
@@ -131,13 +145,13 @@ class Line(asyncio.Transport):
 
     def _end_up(self) -> None:
         self._arrive_up()
-        if not self.is_mute and self.is_served:
+        if self.passes_up and self.is_served:
             self.is_served = False
             self._network.server.closed(self)
             self._network.lines.discard(self)
 
     def _arrive_down(self) -> None:
-        if self.is_deaf or not self.is_open:
+        if not self.passes_down or not self.is_open:
             return
         data, self._down = b"".join(self._down), []
         if data:
@@ -145,7 +159,7 @@ class Line(asyncio.Transport):
 
     def _end_down(self) -> None:
         self._arrive_down()
-        if self.is_open and not self.is_deaf:
+        if self.is_open and self.passes_down:
             self.is_open = False
             self._protocol.connection_lost(ConnectionResetError("the server hung up"))
 
@@ -156,6 +170,14 @@ class Line(asyncio.Transport):
     def mend(self) -> None:
         """Let everything pass again, also the news that an end was closed."""
         self.is_mute = self.is_deaf = False
+        self._go_on()
+
+    def wake(self) -> None:
+        """Let everything pass again after a stop of the server."""
+        self.is_stopped = False
+        self._go_on()
+
+    def _go_on(self) -> None:
         network = self._network
         if not self.is_open:
             network.schedule(0.0, self._end_up, None)
@@ -238,7 +260,7 @@ class Network:
         for line in self.of(node):
             line.is_open = False
             line._up = self.part_of(line._up)
-            if not line.is_mute:
+            if line.passes_up:
                 self.schedule(line._up_due_s, line._end_up, None)
 
 

@@ -158,6 +158,12 @@ PLANTS = [
         "if False:",
     ),
     Plant(
+        "a consumer that died with a server of a cluster is not made anew",
+        ordered_consumer.OrderedConsumer._watch,
+        "now - self._active_s > 3 * self._heartbeat_s and self._bus.connected",
+        "False",
+    ),
+    Plant(
         "gateways store one submission twice",
         StreamBus.publish,
         "if last is not None:",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -311,6 +312,78 @@ async def a_stream_begins_where_it_is_told(bus: Bus, name: str) -> None:
     assert await bus.store(f"{name}.a", b"") == 1 << 40
 
 
+async def led(bus: Bus, name: str) -> int:
+    """Wait for a leader, who alone tells the last sequence of ``<name>.a``; return it."""
+    while True:
+        with contextlib.suppress(BusFault):
+            return await last_of(bus, f"{name}.a")
+        await asyncio.sleep(0.05)
+
+
+async def step_down(bus: Bus, name: str) -> None:
+    """Let the leader of a stream step down, and wait for the next one."""
+    await bus.ask(f"STREAM.LEADER.STEPDOWN.{name}")
+    await led(bus, name)
+
+
+async def an_election_loses_nothing_acknowledged(bus: Bus, name: str) -> None:
+    """Writes under way are refused, or not answered and perhaps stored; connection and consumer go on."""
+    await stream(bus, name, num_replicas=3)
+    await led(bus, name)
+    consumer = await OrderedConsumer.open(bus, name, [f"{name}.>"])
+    posted: list[asyncio.Future[dict[str, Any]]] = []
+    for number in range(600):
+        posted.append(await bus.post(f"{name}.a", b"%d" % number))
+        await asyncio.sleep(0)  # it is sent
+        if number % 200 == 100:
+            stepping = asyncio.create_task(step_down(bus, name))
+        elif number % 200 == 199:
+            await stepping
+    answers = await asyncio.gather(*posted, return_exceptions=True)
+    last = await led(bus, name)
+    stored = {each.seq: int(each.data) for each in await read(bus, name, [f"{name}.a"], until=last)}
+    acknowledged = {answer["seq"]: number for number, answer in enumerate(answers) if isinstance(answer, dict)}
+    assert acknowledged.items() <= stored.items()
+    assert all(isinstance(answer, dict | BusFault) for answer in answers)
+    found: list[Stored] = []
+    while not found or found[-1].seq < last:
+        found += await consumer.batch()
+    await consumer.close()
+    assert {each.seq: int(each.data) for each in found} == stored
+    assert bus.reconnects == 0
+
+
+async def a_batch_does_not_outlive_its_leader(bus: Bus, name: str) -> None:
+    await stream(bus, name, num_replicas=3, allow_atomic=True)
+    await led(bus, name)
+    parts = [f"Nats-Batch-Id: one\r\nNats-Batch-Sequence: {number}\r\n" for number in (1, 2, 3)]
+    for lines in parts[:2]:
+        await bus.send(f"{name}.a", b"", lines)
+    await bus.flush()
+    await step_down(bus, name)
+    with pytest.raises(BusFault, match="10176"):
+        await (await bus.post(f"{name}.a", b"", f"{parts[2]}Nats-Batch-Commit: 1\r\n"))
+    assert await led(bus, name) == 0
+
+
+async def ids_and_fences_outlive_a_leader(bus: Bus, name: str) -> None:
+    await stream(bus, name, num_replicas=3)
+    await led(bus, name)
+    one = await bus.store(f"{name}.a", b"", {"Nats-Msg-Id": "one"})
+    await step_down(bus, name)
+    answer = await (await bus.post(f"{name}.a", b"", {"Nats-Msg-Id": "one"}))
+    assert (answer["seq"], answer["duplicate"]) == (one, True)
+    with pytest.raises(Fenced):
+        await bus.store(f"{name}.b", b"", Fence(f"{name}.a", one + 1).headers())
+    assert await bus.store(f"{name}.b", b"", Fence(f"{name}.a", one).headers()) == one + 1
+
+
+OF_CLUSTERS: list[Contract] = [
+    an_election_loses_nothing_acknowledged,
+    a_batch_does_not_outlive_its_leader,
+    ids_and_fences_outlive_a_leader,
+]
+"""Behaviour of three servers in elections"""
 CONTRACTS: list[Contract] = [
     messages_are_numbered_and_read_in_order,
     headers_come_back,

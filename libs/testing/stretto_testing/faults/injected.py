@@ -13,6 +13,7 @@ from stretto_wire.contract.registry import STATE, STREAM
 
 from stretto_testing.faults.upgrades import there_and_back
 from stretto_testing.installation import Replica, SimulatedInstallation, SimulatedPod
+from stretto_testing.jetstream.elections import META
 from stretto_testing.nodes import SimulatedProcess
 from stretto_testing.processes.pods import PodProcess
 
@@ -60,6 +61,8 @@ KINDS = {
 """Kinds of faults, and how often each is drawn."""
 OF_PODS = {"kill data": 3, "surge ps": 2, "fill store": 2}
 """Kinds of faults that histories of all services have beside these, and how often each is drawn."""
+OF_LEADERS = {"unseat leader": 3, "freeze leader": 2, "kill leader": 2}
+"""Kinds of faults that histories of a cluster have beside these, and how often each is drawn."""
 POWER = "power server"
 """Kind of the fault that histories of their own have, after which no more is promised than of what comes later."""
 UPGRADE = "upgrade services"
@@ -68,12 +71,14 @@ RESTORE = "restore installation"
 """Kind of the fault that histories of their own have: a backup, and as much later a loss of everything."""
 STATES = [f"{jobs}, {others}" for jobs in ("waiting", "training", "over") for others in ("alone", "in trouble")]
 """States in which a fault may find an installation: what its jobs do, and whether another fault goes on"""
-PAIRS = len(STATES) * len([*KINDS, *OF_PODS, POWER, UPGRADE, RESTORE])
+PAIRS = len(STATES) * len([*KINDS, *OF_PODS, *OF_LEADERS, POWER, UPGRADE, RESTORE])
 CUTS = {"cut": (True, True), "mute": (True, False), "deafen": (False, True)}
 """Kinds of cuts, and whether nothing passes from the process, or to the process."""
-LASTS_S = {"freeze worker": 45.0, "kill server": 8.0}
+LASTS_S = {"freeze worker": 45.0, "kill server": 8.0, "unseat leader": 8.0}
 """Longest time of a fault, where it is not that of most."""
 MOST_LAST_S = 12.0
+ALL_LED_SHARE = 0.4
+"""Share of faults of leaders that are those of everything"""
 SURGE_MOST = 4.0
 """Largest size of a surge of rows over all parameter servers of a job, in limits of one."""
 
@@ -138,6 +143,8 @@ class Faults:
         elif whom == "server":
             self._note(fault, "server")
             self._end_server(what == "power", fault.lasts_s)
+        elif whom == "leader":
+            self._elect(fault, what)
         elif whom == "store":
             self._note(fault, "checkpoints")
             self._at.place.fill_store(fault.lasts_s)
@@ -167,6 +174,18 @@ class Faults:
             self._powered(lost)
 
         self._later(lasts_s, start)
+
+    def _elect(self, fault: Blow, what: str) -> None:
+        """Take the leader from some streams, or from all and from the cluster: it steps down, or its server is lost."""
+        server, chance = self._simulation.server, Random(fault.lot)
+        names = [*server.api.streams, META] if chance.random() < ALL_LED_SHARE else [chance.choice((STREAM, STATE))]
+        if server.network.is_refused:  # nobody leads, and nobody is there
+            return
+        self._note(fault, ", ".join(names))
+        if what == "unseat":
+            server.elections.unseat(names, fault.lasts_s, chance)
+        else:
+            server.elections.lose_server(names, what == "kill", fault.lasts_s, chance)
 
     def _fill(self, name: str, lasts_s: float) -> None:
         """Let a stream have no room for more, until there is some again."""

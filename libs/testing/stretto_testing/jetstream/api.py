@@ -65,7 +65,8 @@ class Api:
         if body.keys() - INFO_FIELDS:  # as a server with ``strict: true``
             raise ApiRefusal(INVALID_JSON, "invalid JSON")
         stream = self._stream(name)
-        stream.expire()
+        if self._host.leads(name):
+            stream.expire()
         state: dict[str, Any] = stream.state()
         state["consumer_count"] = sum(1 for of, _ in self.consumers if of == name)
         found: dict[str, Any] = {"config": stream.config, "state": state, "created": _text(stream.created_ns)}

@@ -53,6 +53,10 @@ class Host(Protocol):
         """Remove a consumer."""
         ...
 
+    def leads(self, name: str) -> bool:
+        """Return whether a stream has a leader."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class Pull:
@@ -72,6 +76,10 @@ class Consumer:
         self.stream = stream
         self.delivered = 0
         """Number of deliveries"""
+        self.server_number = 0
+        """The server of a cluster on which it lives"""
+        self.is_stopped = False
+        """The server is stopped, as by SIGSTOP."""
         self.ahead: deque[int] = deque()
         self._host = host
         self.filter = Filter(_filters(config))
@@ -125,6 +133,11 @@ class Consumer:
             if timer is not None:
                 timer.cancel()
 
+    def wake(self) -> None:
+        """Go on after a stop of the server."""
+        self.is_stopped = False
+        self._pump_later()
+
     def stored(self, kept: Kept) -> None:
         """Deliver a new message later."""
         self.ahead.append(kept.seq)
@@ -154,6 +167,8 @@ class Consumer:
 
     def _room(self) -> str | None:
         """Return where the next message goes; None: nobody takes one now."""
+        if self.is_stopped:
+            return None
         if "deliver_subject" in self.config:
             to = str(self.config["deliver_subject"])
             return to if self._host.listens(to) else None
@@ -215,7 +230,7 @@ class Consumer:
         self._pump_later()
 
     def _expired(self, request: Pull) -> None:
-        if request in self._pulls and not self._is_gone:
+        if request in self._pulls and not self._is_gone and not self.is_stopped:
             self._pulls.remove(request)
             lines = (
                 f"NATS/1.0 408 Request Timeout\r\nNats-Pending-Messages: {request.left}\r\nNats-Pending-Bytes: 0\r\n"
@@ -229,6 +244,8 @@ class Consumer:
 
     def _beat(self) -> None:
         self._beat_later()
+        if self.is_stopped:
+            return
         to = str(self.config["deliver_subject"])
         if not self._host.listens(to):
             self._beats_alone += 1

@@ -18,6 +18,7 @@ from stretto_wire.contract.registry import partition_of
 
 from stretto_testing.jetstream.api import Api
 from stretto_testing.jetstream.consumers import Consumer, Timer
+from stretto_testing.jetstream.elections import Elections, Write
 from stretto_testing.jetstream.snapshots import PREFIX
 from stretto_testing.jetstream.streams import UNSYNCED_NS, ApiRefusal, Kept, KeptStream, offered
 from stretto_testing.jetstream.subjects import Interest
@@ -50,7 +51,7 @@ class Subscription:
 
 
 class SimulatedServer:
-    """One server. ``on_stored`` sees every message that a stream takes, and the name of the process that sent it."""
+    """One server, or three. ``on_stored`` sees each message that a stream takes, and whose process sent it."""
 
     def __init__(self, loop: SimulatedLoop, chance: Random) -> None:
         self.chance = chance
@@ -60,7 +61,8 @@ class SimulatedServer:
         self._writer = ""
         self.wall_ahead_ns = 0
         self.is_clustered = False
-        """Tell clients that it belongs to a cluster: owners then write atomic batches, one at a time"""
+        """Three servers with elections: owners then write atomic batches, one at a time"""
+        self.elections = Elections(self.api, self.network, loop, self._store, self._expire_later)
         self.lag_share = 0.0
         """Share of readers who are answered by a follower that lags: what they ask for has not come there yet"""
         self._loop = loop
@@ -83,6 +85,7 @@ class SimulatedServer:
     def kill(self) -> None:
         """End the server as SIGKILL does; nobody can connect until ``start``."""
         self.network.is_refused = True
+        self.elections.forget()
         for session in list(self._sessions.values()):
             session.line.hang_up()
         for consumer in list(self.api.consumers.values()):
@@ -109,6 +112,9 @@ class SimulatedServer:
             stream.expire()
 
     # the host of consumers -------------------------------------------------------------------------------------
+
+    def leads(self, name: str) -> bool:
+        return self.elections.leads(name)
 
     def now_ns(self) -> int:
         return self._loop.wall_ns() + self.wall_ahead_ns
@@ -142,6 +148,7 @@ class SimulatedServer:
         info = {"server_id": "S", "server_name": "simulated", "version": VERSION, "proto": 1, "headers": True}
         info |= {"max_payload": MAX_PAYLOAD, "client_id": next(self._clients), "jetstream": True}
         info |= {"cluster": "simulated"} if self.is_clustered else {}
+        line.server_number = self.elections.place()
         self._sessions[line] = ClientSession(line)
         line.send(b"INFO %b\r\n" % json.dumps(info).encode())
 
@@ -213,7 +220,7 @@ class SimulatedServer:
             return
         for stream in self.api.streams.values():
             if stream.takes(subject):
-                self._store(stream, subject, reply, block, data)
+                self._store(stream, Write(self._writer, subject, reply, block, data))
                 break
         else:
             if reply and not self.listens(subject):
@@ -221,8 +228,9 @@ class SimulatedServer:
         self.deliver(subject, subject, reply, block, data)
 
     def _asked(self, subject: str, reply: str, data: bytes) -> None:
+        ask = self.elections.ask if self.is_clustered else self.api.ask
         try:
-            answer: dict[str, Any] | None = self.api.ask(subject, reply, data)
+            answer: dict[str, Any] | None = ask(subject, reply, data)
         except ApiRefusal as refused:
             answer = {"error": refused.body}
         if answer is not None and self._lags(answer):
@@ -243,13 +251,20 @@ class SimulatedServer:
 
     # streams ---------------------------------------------------------------------------------------------------
 
-    def _store(self, stream: KeptStream, subject: str, reply: str, block: bytes, data: bytes) -> None:
+    def _store(self, stream: KeptStream, write: Write) -> None:
+        is_stored, is_told = self.elections.take(stream, write)
+        if is_told and not is_stored and write.reply:
+            self.deliver(write.reply, write.reply, "", NOBODY, b"")
+        if not is_stored:
+            return
+        before, self._writer = self._writer, write.writer
         try:
-            answer = stream.publish(offered(subject, block, data))
+            answer = stream.publish(offered(write.subject, write.block, write.data))
         except ApiRefusal as refused:
             answer = {"error": refused.body, "stream": stream.name, "seq": 0}
-        if answer is not None and reply:
-            self.deliver(reply, reply, "", b"", json.dumps(answer).encode())
+        self._writer = before
+        if answer is not None and write.reply and is_told:
+            self.deliver(write.reply, write.reply, "", b"", json.dumps(answer).encode())
 
     def _created(self, stream: KeptStream) -> None:
         def stored(kept: Kept) -> None:
@@ -274,8 +289,9 @@ class SimulatedServer:
 
     def _expire(self, stream: KeptStream) -> None:
         del self._expiring[stream.name]
-        stream.expire()
-        self._expire_later(stream)
+        if self.leads(stream.name):  # else its next leader looks again
+            stream.expire()
+            self._expire_later(stream)
 
     def _send(self, subscription: Subscription, subject: str, reply: str, block: bytes, data: bytes) -> None:
         number = subscription.number

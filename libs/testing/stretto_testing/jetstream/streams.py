@@ -205,6 +205,10 @@ class KeptStream:
             seq = self._store(each)
         return {"stream": self.name, "seq": seq, "batch": batch_id, "count": len(batch.messages)}
 
+    def abandon_batches(self) -> None:
+        """Forget what is not committed, as a new leader does, which never heard of it."""
+        self._batches.clear()
+
     def _duplicate_of(self, message: Offered) -> int | None:
         name = message.headers.get("Nats-Msg-Id")
         known = self._ids.get(name) if name else None

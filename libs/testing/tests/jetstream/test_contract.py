@@ -6,13 +6,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from simulated_contract import CONTRACTS, Contract
+from simulated_contract import CONTRACTS, OF_CLUSTERS, Contract
 from stretto_bus.bus import Bus
 from stretto_installation.server import EmbeddedServer
 from stretto_testing.simulation import URL, Simulation
 
 
-@pytest.mark.parametrize("contract", CONTRACTS, ids=lambda contract: contract.__name__)
+@pytest.mark.parametrize("contract", [*CONTRACTS, *OF_CLUSTERS], ids=lambda contract: contract.__name__)
 def test_the_simulated_server_keeps(contract: Contract) -> None:
     async def kept() -> None:
         bus = await Bus.connect(URL)
@@ -21,6 +21,7 @@ def test_the_simulated_server_keeps(contract: Contract) -> None:
 
     for seed in range(2):
         with Simulation(seed) as simulation:
+            simulation.server.is_clustered = contract in OF_CLUSTERS
             simulation.run(kept())
 
 
