@@ -51,6 +51,9 @@ class SizingRules:
     """Factor on what a worker used, for what the worker gets."""
     memory_headroom: float = 1.5
     """Factor on the most memory used, where memory is given back."""
+    still: float = 0.05
+    """Share of the most memory used by which a worker grows in ``horizon_s`` at most where memory is given back: what a
+    program prints grows the pages of its log for ever."""
     worth: float = 0.8
     """Less is asked for if it is at most this share of what there is."""
     shrink_after_s: float = 300.0
@@ -188,7 +191,8 @@ def _less_memory(
     state: ProgramUse, plan: Plan, limits: JobLimits, now: float, rules: SizingRules
 ) -> tuple[Plan, str] | None:
     has = plan.worker_memory_bytes
-    rests = now - state.since_s >= rules.shrink_after_s and not growth_bytes_per_s(state.uses)
+    grows = growth_bytes_per_s(state.uses) * rules.horizon_s > rules.still * state.peak_bytes
+    rests = now - state.since_s >= rules.shrink_after_s and not grows
     if not rests or state.under_plan < rules.idle_windows:
         return None
     need = _rounded(rules.memory_headroom * state.peak_bytes, MEMORY_STEP_BYTES)

@@ -100,6 +100,14 @@ def test_memory_is_given_back_late_and_never_below_the_highest_use() -> None:
     assert len(job.told) == 1
 
 
+@pytest.mark.parametrize(("kib_per_s", "changes"), [(3.4, 1), (64.0, 0)])
+def test_memory_that_grows_by_the_lines_that_a_program_prints_is_given_back(kib_per_s: float, changes: int) -> None:
+    """Method: 3.4 KiB a second were measured for a program that prints two lines a second."""
+    job = Watched()
+    job.run(70, steady(0.8), lambda now: 400 * MIB + kib_per_s * 1024 * (now - 1000.0))
+    assert len(job.told) == changes
+
+
 def test_another_worker_begins_anew_but_what_the_last_one_needed_is_known() -> None:
     job = Watched()
     job.run(10, steady(0.8), steady(1.5 * GIB))
