@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from stretto_core.algorithms import PLACE
 from stretto_core.planner.placement import Placement, PlacementProblem, exact
 
-from tests.bench.claims import Claim, above, always, at_most, never
+from tests.bench.claims import Claim, above, at_most, never
 from tests.bench.decisions.layers import invented, limited, public
 from tests.bench.rows import Row, row
 
@@ -58,10 +58,6 @@ CLAIMS = (
           above(1.0 + SAME), "cost by gpu-only, times rl-lstm's"),
     Claim("HeterPS §6.2", "it finds cheaper plans than the heuristic that splits after the first layer",
           "by up to 312.3 %", "as above", above(1.0 + SAME), "cost by heuristic, times rl-lstm's"),
-    Claim("HeterPS §3", "E7: layers are scheduled again during the training", "-",
-          "workers are, and a stage with them: another price or speed of a type moves a running job by itself "
-          "(libs/core/tests/planner/test_mixing.py, test_staging.py); the next batch goes to a stage's new members "
-          "(libs/trainer/tests/stages/test_pods.py)", always, ours="workers move, and layers"),
     Claim("HeterPS Fig. 4", "P1: provisioning is cheaper than 6 CPU cores to each card (StaRatio)", "by up to 57.9 %",
           "mean ratio of computed costs at the optimum's throughput; StaPSRatio adds 6 cores for servers, which the "
           "cost model has not", above(1.0 + SAME), RATIO),

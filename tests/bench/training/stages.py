@@ -3,7 +3,8 @@
 Three workers train the trainer bench's model on two parameter servers, on all cores of this machine: alone (K = 1),
 with two members of a second stage that has all layers behind the rows (K = 2), and with two more of a third one that
 begins in the middle of the layers (K = 3). Each is a process that computes with one thread. The three ways alternate.
-Then the three workers ask a single member, which is what they all wait for.
+With K = 2 steps then pass to members that are new and warm. Last the three workers ask a single member, for which they
+all wait.
 
 python -m tests.bench.training.stages [seconds]
 """
@@ -11,10 +12,11 @@ python -m tests.bench.training.stages [seconds]
 from __future__ import annotations
 
 import functools
+import itertools
 import statistics
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.bench.claims import Claim, always, at_most
@@ -27,6 +29,9 @@ STEPS_MAX = 1_000
 """Steps of a worker in a round, which ends before."""
 SPEED_BAR = 0.9
 COMPONENTS = ("emb", "grad", "upd", "sync")
+MOVE_BAR, LOOKED_AT = 2.0, 20
+"""Longest pause beside the longest ordinary step, and the steps in which a pause is looked for."""
+MOVE_ROW = "stages: longest pause when steps pass to other members, beside the longest ordinary step"
 STAGE_ROW = "stages: seconds a step of a member that three workers wait for, times max(compute, exchange)"
 CLAIMS = (
     Claim("HeterPS §3", "E1: a stage is consecutive layers on one type", "-",
@@ -39,6 +44,9 @@ CLAIMS = (
     Claim("HeterPS Eq. 3", "E5: a stage takes the larger of computing and communication", "-",
           "a member computes one step while it pulls and pushes for others; with a single worker it takes their sum",
           at_most(1.0), STAGE_ROW),
+    Claim("HeterPS §3", "E7: layers are scheduled again during the training", "-",
+          "another price or speed of a type moves a running job by itself (libs/core/tests/planner/test_mixing.py, "
+          "test_staging.py); the next step goes to a stage's new members, which are warm", at_most(MOVE_BAR), MOVE_ROW),
 )  # fmt: skip
 
 Members = Mapping[str, tuple[str, int]]
@@ -102,6 +110,40 @@ def train(state: dict[str, Any], members: Members, seconds: float, shard: int) -
 
     Return steps and seconds, and the window of these steps, with its components by the names of the step time's.
     """
+    _follow(state, members)
+    begun = time.monotonic()
+    window = _trained(state, bool(members), shard, lambda: time.monotonic() < begun + seconds)
+    times = (window.times.rows_s, window.times.gradient_s, window.times.update_s, window.times.sync_s)
+    components = dict(zip(COMPONENTS, times, strict=True))
+    ended = time.monotonic() - begun
+    return {"steps": window.steps, "seconds": ended, "step_s": window.step_s, "components_s": components}
+
+
+def move(state: dict[str, Any], members: Members, later: Members, seconds: float, shard: int) -> dict[str, float]:
+    """Train for so long, and pass to other members halfway; return the longest steps before and behind."""
+    _follow(state, members)
+    ends, moved = [time.monotonic()], 0
+
+    def keep_going() -> bool:
+        nonlocal moved
+        ends.append(time.monotonic())
+        if not moved and ends[-1] > ends[0] + seconds / 2:
+            moved = len(ends)
+            _follow(state, later)
+        return ends[-1] < ends[0] + seconds
+
+    _trained(state, True, shard, keep_going)
+    steps = [after - before for before, after in itertools.pairwise(ends)]
+    ordinary = steps[moved - 1 - LOOKED_AT : moved - 1]
+    return {
+        "ordinary": max(ordinary),
+        "median": statistics.median(ordinary),
+        "pause": max(steps[moved - 1 :][:LOOKED_AT]),
+    }
+
+
+def _trained(state: dict[str, Any], is_staged: bool, shard: int, keep_going: Callable[[], bool]) -> Any:
+    """Train while the function says so; return the window of these steps."""
     from stretto.parts import FIRST_LAYER
     from stretto.stages.rows import RowsStage
     from stretto.worker.step import Trainer, Work
@@ -109,24 +151,13 @@ def train(state: dict[str, Any], members: Members, seconds: float, shard: int) -
 
     from tests.bench.training.trainer_task import BATCH
 
-    _follow(state, members)
     program, parameters = state["program"], state["parameters"]
-    stage = RowsStage(parameters, state["following"], program.part(FIRST_LAYER, None)) if members else None
-    begun = time.monotonic()
+    stage = RowsStage(parameters, state["following"], program.part(FIRST_LAYER, None)) if is_staged else None
     meter = StepTimer()
-    trainer = Trainer(
-        *(program, parameters, BATCH, meter),
-        keep_going=lambda: time.monotonic() < begun + seconds,
-        pipeline_from_step=0,
-        stage=stage,
-    )
+    trainer = Trainer(*(program, parameters, BATCH, meter), keep_going=keep_going, pipeline_from_step=0, stage=stage)
     trainer.train(Work(shard, 1, 0, BATCH * STEPS_MAX))
     trainer.close()
-    window = meter.window()
-    times = (window.times.rows_s, window.times.gradient_s, window.times.update_s, window.times.sync_s)
-    components = dict(zip(COMPONENTS, times, strict=True))
-    ended = time.monotonic() - begun
-    return {"steps": window.steps, "seconds": ended, "step_s": window.step_s, "components_s": components}
+    return meter.window()
 
 
 def _served(state: dict[str, Any]) -> dict[str, float]:
@@ -151,11 +182,11 @@ class _Stages:
         self.workers = self.processes[:WORKERS]
         self._shard = 0
 
-    def members(self, stages: int, count: int = MEMBERS) -> Members:
-        """Start the later stages; return the members of the second one."""
+    def members(self, stages: int, count: int = MEMBERS, *, spare: bool = False) -> Members:
+        """Start the later stages; return the members of the second one. spare: in processes that else have a third."""
         following: Members = {}
         for stage in range(stages - 1, 0, -1):
-            first = WORKERS + (stage - 1) * MEMBERS
+            first = WORKERS + (stage - 1 + spare) * MEMBERS
             numbers, first_layer = range(first, first + count), 1 if stage == 1 else self._middle
             for number in numbers:
                 address = f"unix:{self._folder}/stage-{stages}-{count}-{number}.sock"
@@ -170,6 +201,15 @@ class _Stages:
             worker.send(do="train", members=members, seconds=seconds, shard=self._shard)
         return sum(found["steps"] / found["seconds"] for found in (worker.receive() for worker in self.workers))
 
+    def move(self, seconds: float) -> dict[str, float]:
+        """Train in two stages, and pass to other members halfway; return the longest steps of all workers."""
+        sets = {"members": self.members(2), "later": self.members(2, spare=True)}
+        for worker in self.workers:
+            self._shard += 1
+            worker.send(do="move", **sets, seconds=seconds, shard=self._shard)
+        found = [worker.receive() for worker in self.workers]
+        return {name: max(each[name] for each in found) for name in found[0]}
+
 
 def run(seconds: float = SECONDS) -> list[Row]:
     servers = Servers(OURS)
@@ -182,6 +222,7 @@ def run(seconds: float = SECONDS) -> list[Row]:
             for count, found in rates.items():
                 rate = stages.train(stages.members(count), seconds if number else 2.0)
                 found += [rate] * (number > 0)  # the first round traces the graphs
+        moves = [stages.move(seconds) for _ in range(ROUNDS)]
         member = stages.members(2, 1)
         stages.train(member, seconds)
         times = stages.processes[WORKERS].ask(do="served")
@@ -211,11 +252,20 @@ def run(seconds: float = SECONDS) -> list[Row]:
     larger, both = max(times["compute"], times["exchange"]), times["compute"] + times["exchange"]
     note = f"computing {1e3 * times['compute']:.2f} ms, pulling and pushing {1e3 * times['exchange']:.2f} ms; "
     note += f"{times['step'] / both:.2f} x their sum"
-    return [*rows, row(STAGE_ROW, times["step"], "s", "", None, note, larger)]
+    return [*rows, _of_moves(moves), row(STAGE_ROW, times["step"], "s", "", None, note, larger)]
+
+
+def _of_moves(moves: Sequence[Mapping[str, float]]) -> Row:
+    ratios = [each["pause"] / each["ordinary"] for each in moves]
+    ratio = statistics.median(ratios)
+    pause, ordinary = (statistics.median(each[name] for each in moves) for name in ("pause", "ordinary"))
+    beside = [round(each["pause"] / each["median"], 2) for each in moves]
+    note = f"rounds {[round(each, 2) for each in ratios]}; beside the median step {beside}"
+    return row(MOVE_ROW, pause, "s", f"<= {MOVE_BAR:g} x", ratio <= MOVE_BAR, note, ordinary, ratio)
 
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["worker"]:
-        answer({"start": start, "connect": connect, "serve": serve, "train": train, "served": _served})
+        answer({"start": start, "connect": connect, "serve": serve, "train": train, "move": move, "served": _served})
     for each in run(*map(float, sys.argv[1:])):
         print(each)
