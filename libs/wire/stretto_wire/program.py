@@ -37,6 +37,7 @@ PROMISES = {
 }
 """Promises of Stretto about a job's samples, by the level of its program; 3: of a model."""
 _OF_OBJECT = "level 0, watched: another controller runs its pods; nothing is promised about its data"
+_OF_MODEL = "state model in place of program, whose parameters are on Stretto's parameter servers"
 _ONE_RUN = {"samples": 1, "batch_size": 1, "batches_per_shard": 1, "shuffle": False}
 """The data of a program that is only watched: the run itself is leased, to one worker."""
 _OF_SHARDS = ("partitions", "growing", "evaluate_first", "held_out")
@@ -112,7 +113,8 @@ class ProgramSpec(Spec):
     def _is_of_a_job_file(cls, given: Any, info: ValidationInfo) -> Any:
         allowed = IN_JOB_FILE[str(info.field_name)]
         if given not in allowed:
-            raise ValueError(f"one of {', '.join(map(str, allowed))}")
+            remedy = f"; for level {EXACT}, {_OF_MODEL}" if info.field_name == "level" and given == EXACT else ""
+            raise ValueError(f"one of {', '.join(map(str, allowed))}{remedy}")
         return given
 
     @field_validator("progress")

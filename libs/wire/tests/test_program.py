@@ -100,6 +100,7 @@ def test_nothing_is_promised_of_pods_that_another_controller_runs() -> None:
         ),
         (LEASED.replace("]}", "], resize: none}"), "resources.workers.count = absent", "min = max"),
         (PROGRAM.replace("]}", "], level: 1}"), "dataset", "has to be stated"),
+        (LEASED.replace("]}", "], level: 3}"), "program.level = 3", "for level 3, state model in place of program"),
         (LEASED.replace("]}", "], level: 0}"), "dataset", "leave dataset out at level 0"),
         (PROGRAM + "resources: {workers: {count: {max: 2}}}", "resources.workers.count.max = 2", "1 at level 0"),
         (LEASED + "resources: {ps: {count: {max: 3}}}", "resources.ps = {'count': {'max': 3}}", "leave ps out"),
