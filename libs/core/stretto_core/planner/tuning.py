@@ -25,6 +25,8 @@ from stretto_core.model.types import DataWorkerLimits
 from stretto_core.planner.tuning_rules import TuningRules
 
 SLOWER = "the job was slower with data workers than without"
+_TOLD_SHARE_MAX = 0.99
+"""Share of waiting from which the bound on a job's gain says nothing, 100 times and more, and is not told."""
 
 
 @dataclass(slots=True)
@@ -185,8 +187,10 @@ class Tuning:
     def _gain(self, window: ProfileMeasured, feed: FeedProfile) -> str:
         """Return why data workers may pay, in words; empty if they do not."""
         if feed.read_share >= self.rules.read_share_min:
-            most = 1 / max(1 - feed.read_share, 0.01)
-            return f"workers wait {feed.read_share:.0%} of their time for batches: at most {most:.2f} times the speed"
+            most = ""
+            if feed.read_share < _TOLD_SHARE_MAX:
+                most = f": at most {1 / (1 - feed.read_share):.2f} times the speed"
+            return f"workers wait {feed.read_share:.0%} of their time for batches{most}"
         share = _reading_share(window, feed)
         if feed.cpu_share >= self.rules.busy and share >= self.rules.cpu_share_min:
             return f"reading takes {share:.0%} of the workers' cores, which are {feed.cpu_share:.0%} used"

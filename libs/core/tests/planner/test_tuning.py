@@ -125,6 +125,13 @@ def test_a_job_that_waits_for_its_reader_gets_as_many_as_it_lacks_in_one_step() 
     assert job.per_s == pytest.approx(100.0)
 
 
+@pytest.mark.parametrize(("prepare_s", "bound"), [(0.05, ": at most 5.00 times the speed"), (5.0, "")])
+def test_a_bound_of_a_hundred_times_the_speed_is_not_told(prepare_s: float, bound: str) -> None:
+    job = Job(train_s=0.01, prepare_s=prepare_s)
+    job.run(RULES.windows)
+    assert job.said[0].reasons[0].partition("for batches")[2] == bound
+
+
 def test_a_program_keeps_data_workers_for_what_it_would_not_read_ahead_itself() -> None:
     """A batch takes half as long as its step: who reads ahead never waits, and who does not a third of the time."""
     alone, ahead = (Job(train_s=0.02, prepare_s=0.01, reads_ahead=each) for each in (False, True))
