@@ -124,7 +124,7 @@ def _spot_in_words(choice: Choice) -> list[str]:
         f"{group.device} is taken away {spot[group.device].interruptions_per_hour:g} times an hour, which costs"
         f" {spot[group.device].lost(choice.computed.back_s):.1%} of the time of its workers"
         for group in choice.candidate.plan.groups
-        if group.device in spot
+        if group.device in spot and choice.computed.back_s  # an earlier version did not tell it
     ]
 
 

@@ -271,10 +271,10 @@ class PlanMachine:
         return took_s * (1 - min(kept, 1.0))
 
     def _noted(self, event: JobProgressed | PodStarted) -> None:
-        """Note how far the job is, or how long a worker took to start."""
+        """Note how far the job is, or how long a worker on a device took to start."""
         state = self.state
         if isinstance(event, PodStarted):
-            if event.role == "worker" and event.cause != "adopted":
+            if event.role == "worker" and event.device and event.cause != "adopted":
                 state.back_s = (self._back_s() + event.took_s) / 2
             return
         state.samples_done = event.samples_done  # less than before after a restore

@@ -83,7 +83,7 @@ class PlanState:
     ps_memory_peak_bytes: int = 0
     overheads: Overheads | None = None
     back_s: float | None = None
-    """Time from the launch of a worker until it asks for samples; None: none was launched yet."""
+    """Time from the launch of a worker on a device until it is ready; None: none was launched yet."""
     throughput_before: float = 0.0
     rates_while_changing: list[float] = field(default_factory=list[float])
     model: ModelFitted | None = None

@@ -339,8 +339,10 @@ class ProfilerMachine:
 
 
 def _is_fresh(report: Report, window: PodWindow, rules: ProfilingRules, now: float) -> bool:
-    """Return True for a new report, False for a repeated one, or one that a newer one has overtaken: where the pod's
-    server of the bus was stopped, and the pod went to another. Raises when its times cannot be.
+    """Return True for a new report, False for a repeated one and for one that a newer one has overtaken.
+
+    A server of the bus that was stopped delivers late what a pod told it before it went to another server. Raises
+    ImpossibleTelemetry when the report's times cannot be.
     """
     ended_at_s = report.ended_at_s
     if abs(ended_at_s - now) > rules.clock_skew_s:

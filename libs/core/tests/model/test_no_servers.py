@@ -39,7 +39,7 @@ def test_the_front_of_a_job_without_servers_has_none(form: str) -> None:
 
 def test_a_plan_without_servers_costs_what_its_workers_cost() -> None:
     plan = Plan(3, 1, 2.0, 0.001, GIB, 2**20)
-    assert plan.resources(NO_EXTENDED) == Resources(6.001, 3 * GIB + 2**20), "a thousandth of a core is counted"
+    assert plan.resources(NO_EXTENDED) == Resources(6.0, 3 * GIB), "the mark for no servers takes nothing"
     assert "PS" not in plan.describe()
     assert replace(plan, ps=2).servers == 2
     assert is_complete(replace(plan, workers=0), [], []), "a window without servers is one of the whole plan"

@@ -186,8 +186,8 @@ def test_a_spot_type_says_what_its_interruptions_cost() -> None:
 def test_the_starts_of_the_workers_say_how_long_an_interruption_is() -> None:
     loop = loop_with(replace(FAST, interruptions_per_hour=7.2), compute_s={"fast": 0.002})
     loop.submit("a", long_job())
-    for cause in ("plan", "adopted"):
-        loop.tell(pod_started("a", "worker-0", 35.0, cause))
+    for cause, device in (("plan", "fast"), ("adopted", "fast"), ("plan", "")):
+        loop.tell(replace(pod_started("a", "worker-0", 35.0, cause), device=device))
     loop.run(900)
     mixed = [fact for fact in loop.facts(PlanDecided, "a") if fact.kind == "improve" and fact.plan.groups]
     assert "fast is taken away 7.2 times an hour, which costs 4.0% of the time of its workers" in mixed[0].reasons

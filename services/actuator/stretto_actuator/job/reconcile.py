@@ -37,19 +37,22 @@ from .starting import PING_S, Starter, exited
 BUSY_S = 0.2
 UNFORESEEN_MAX_S = 10.0
 LOST_GRACE_S = 2.0
+FROM_OUTSIDE = (137, 143)
+"""Exit codes after SIGKILL and SIGTERM"""
 PLAUSIBLE_INTERRUPTIONS = 0.1
 """Interruptions to expect in the life of a pod from which on one is taken for its end: a tenth come sooner."""
 
 log = structlog.get_logger("stretto.actuator")
 
 
-def reason_of(pod: Pod, reason: ExitReason, used_up: str, settings: ActuatorSettings, now: float) -> ExitReason:
+def reason_of(pod: Pod, reason: ExitReason, code: int | None, settings: ActuatorSettings, now: float) -> ExitReason:
     """Return how a pod ended: "preempted" if its unit was taken away, which not every place of pods can tell.
 
     That is so of a pod that was ended from outside on a type that is taken away now and then, and not sooner than is
     plausible: a worker that is killed for what it does itself would otherwise be started again for ever.
     """
-    if reason not in ("vanished", "killed") or used_up or pod.started_at_s is None or pod.phase == "stopping":
+    is_from_outside = reason == "vanished" or (reason == "killed" and code in FROM_OUTSIDE)
+    if not is_from_outside or pod.started_at_s is None or pod.phase == "stopping":
         return reason
     spot = {each.name: each.interruptions_per_hour for each in settings.device_types}
     expected = spot.get(pod.device, 0.0) * (now - pod.started_at_s) / HOUR_S
@@ -157,10 +160,12 @@ class Reconciler:
             if status is not None and status.state == "exited":
                 self._edge.keep_log(self.job, name, status.log)
                 why = stated_reason(status.log, status.exit_code) or status.detail
-                reason = reason_of(pod, status.reason or "vanished", status.used_up, self._settings, now)
+                reason = status.reason or "vanished"
+                if not status.used_up:
+                    reason = reason_of(pod, reason, status.exit_code, self._settings, now)
                 gone.append(exited(self.job, pod, reason, status.exit_code, why[:TEXT_MAX], status.used_up))
             elif status is None and (name in expected or pod.phase == "stopping"):
-                reason = reason_of(pod, "vanished" if name in expected else "completed", "", self._settings, now)
+                reason = reason_of(pod, "vanished" if name in expected else "completed", None, self._settings, now)
                 gone.append(exited(self.job, pod, reason, None))
         for message in sorted(gone, key=lambda message: message.pod, reverse=True):  # workers before what they lost
             await self._observe(message)

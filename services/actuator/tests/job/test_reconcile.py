@@ -307,21 +307,22 @@ async def test_a_pod_has_its_time_to_start_whatever_the_backends_clock_says(
 
 
 @pytest.mark.parametrize(
-    ("reason", "changes", "told"),
+    ("reason", "code", "changes", "told"),
     [
-        ("vanished", {}, "preempted"),
-        ("killed", {}, "preempted"),
-        ("oom-killed", {}, "oom-killed"),
-        ("failed", {}, "failed"),
-        ("vanished", {"device": "kept"}, "vanished"),
-        ("vanished", {"device": ""}, "vanished"),
-        ("vanished", {"started_at_s": None}, "vanished"),
-        ("killed", {"started_at_s": 900.0}, "killed"),
-        ("killed", {"phase": "stopping"}, "killed"),
+        ("vanished", None, {}, "preempted"),
+        ("killed", 137, {}, "preempted"),
+        ("killed", 139, {}, "killed"),
+        ("oom-killed", 137, {}, "oom-killed"),
+        ("failed", 1, {}, "failed"),
+        ("vanished", None, {"device": "kept"}, "vanished"),
+        ("vanished", None, {"device": ""}, "vanished"),
+        ("vanished", None, {"started_at_s": None}, "vanished"),
+        ("killed", 137, {"started_at_s": 900.0}, "killed"),
+        ("killed", 137, {"phase": "stopping"}, "killed"),
     ],
 )
 def test_a_unit_that_is_taken_away_now_and_then_ends_its_worker_as_a_preemption(
-    tmp_path: Path, reason: Any, changes: dict[str, Any], told: str
+    tmp_path: Path, reason: Any, code: int | None, changes: dict[str, Any], told: str
 ) -> None:
     types = [
         {
@@ -336,5 +337,6 @@ def test_a_unit_that_is_taken_away_now_and_then_ends_its_worker_as_a_preemption(
     ]
     settings = ActuatorSettings.model_validate({"state_folder": tmp_path, "device_types": types})
     pod = replace(Pod("worker-0", "worker", 0, 1.0, 2**28, 1, "plan", 0.0, device="spot", started_at_s=1.0), **changes)
-    assert reason_of(pod, reason, "", settings, 1000.0) == told, "it lived 999 s of 1800 s to an interruption, or 100 s"
-    assert reason_of(pod, reason, "disk", settings, 1000.0) == reason
+    assert reason_of(pod, reason, code, settings, 1000.0) == told, (
+        "it lived 999 s of 1800 s to an interruption, or 100 s"
+    )
