@@ -6,7 +6,7 @@ from collections import Counter
 
 from hypothesis import given
 from hypothesis import strategies as st
-from stretto_messages.base import GIB, NO_SERVERS
+from stretto_messages.base import GIB
 from stretto_messages.values import (
     NOTHING,
     ExtendedPerPod,
@@ -67,10 +67,3 @@ def test_a_job_has_the_devices_of_its_pods(workers: int, ps: int, of_worker: obj
     expected = sum((Counter(dict(pod.extended)) for pod in pods), Counter[str]())
     assert dict(plan.resources(extended).extended) == dict(expected)
     assert plan.resources(extended) == total(pods)
-
-
-def test_a_plan_without_servers_holds_what_its_workers_hold() -> None:
-    """Two programs and a data worker fill two cores: the mark for no servers takes a thousandth of none."""
-    ps, ps_cpu_cores, ps_memory_bytes = NO_SERVERS
-    program = Plan(1, ps, 0.5, ps_cpu_cores, GIB, ps_memory_bytes)
-    assert program.resources(ExtendedPerPod()) == Resources(0.5, GIB)

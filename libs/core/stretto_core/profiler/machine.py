@@ -339,7 +339,7 @@ class ProfilerMachine:
 
 
 def _is_fresh(report: Report, window: PodWindow, rules: ProfilingRules, now: float) -> bool:
-    """Return True for a new report, False for a repeated one and for one that a newer one has overtaken.
+    """Return whether a report is new: neither repeated nor overtaken by a newer report of its pod.
 
     A server of the bus that was stopped delivers late what a pod told it before it went to another server. Raises
     ImpossibleTelemetry when the report's times cannot be.

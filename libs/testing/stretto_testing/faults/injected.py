@@ -78,7 +78,7 @@ LASTS_S = {"freeze worker": 45.0, "kill server": 8.0, "unseat leader": 8.0}
 """Longest time of a fault, where it is not that of most."""
 MOST_LAST_S = 12.0
 ALL_LED_SHARE = 0.4
-"""Share of faults of leaders that are those of everything"""
+"""Share of the faults of leaders that take the leaders of all streams, and of the cluster"""
 SURGE_MOST = 4.0
 """Largest size of a surge of rows over all parameter servers of a job, in limits of one."""
 

@@ -51,7 +51,7 @@ class Subscription:
 
 
 class SimulatedServer:
-    """One server, or three. ``on_stored`` sees each message that a stream takes, and whose process sent it."""
+    """The server, or a cluster of three. ``on_stored`` gets each stored message, and the name of its process."""
 
     def __init__(self, loop: SimulatedLoop, chance: Random) -> None:
         self.chance = chance

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 
 import structlog
 from stretto_bus import CallRefused, CallTimeout
@@ -27,7 +28,7 @@ from stretto_messages.base import TEXT_MAX, Message
 from stretto_messages.pods import ClaimBuckets, EmptyServer, TrainUnder
 from stretto_runtime import PartitionLost
 
-from ..backend import Backend, BackendError, ExitReason, NotInPlace, PodStatus, stated_reason
+from ..backend import SIGNALLED, Backend, BackendError, ExitReason, NotInPlace, PodStatus, stated_reason
 from ..settings import ActuatorSettings
 from .closing import Closing
 from .edge import Edge
@@ -37,7 +38,7 @@ from .starting import PING_S, Starter, exited
 BUSY_S = 0.2
 UNFORESEEN_MAX_S = 10.0
 LOST_GRACE_S = 2.0
-FROM_OUTSIDE = (137, 143)
+FROM_OUTSIDE = (SIGNALLED + signal.SIGKILL, SIGNALLED + signal.SIGTERM)
 """Exit codes after SIGKILL and SIGTERM"""
 PLAUSIBLE_INTERRUPTIONS = 0.1
 """Interruptions to expect in the life of a pod from which on one is taken for its end: a tenth come sooner."""

@@ -147,7 +147,7 @@ def read_spec(file: Path, name: str | None = None, here: bool = False) -> str:
 
 
 def beside(file: Path, spec: JobSpec) -> str | None:
-    """Return the folder of the job's code, as seen from the file's folder; None if it states none that is there."""
+    """Return the folder of the job's code, seen from the folder of the job file; None if there is no such folder."""
     path = spec.model.path if spec.program is None else spec.program.path
     found = file.parent.absolute() / (path or "")
     return os.path.normpath(found) if path is not None and found.is_dir() else None
